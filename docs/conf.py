@@ -52,9 +52,10 @@ html_theme_options = {
 
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
 PLANNER = (
-    "errors.py", "planner/**/*.py", "plots/canvas.py", "plots/picture.py", "plots/plan.py", "plots/timeline.py",
+    "errors.py", "planner/**/*.py", "planner/t*/*.csv", "plots/canvas.py", "plots/picture.py", "plots/timeline.py",
+    "widgets/planner/fields.py", "widgets/planner/drawing.py", "widgets/planner/page.py",
 )  # fmt: skip
-"""The modules that plan and draw, which need only Python. `plots/__init__.py` is left out: it imports every figure."""
+"""The modules that plan and draw, which need only Python. The packages' `__init__.py` would import every figure."""
 
 EMPTY: tuple[dict[str, str], ...] = ({}, {"text/plain": ""})
 
@@ -88,7 +89,6 @@ def open_links(name: str) -> str:
 def zip_planner(target: Path) -> None:
     """Write the modules of the planner's page."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        file.write(DOCS / "planner" / "page.py", "page.py")
         for path in (path for pattern in PLANNER for path in sorted((ROOT / "course_lib").glob(pattern))):
             file.write(path, path.relative_to(ROOT))
 

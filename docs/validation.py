@@ -3,18 +3,29 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
 from course_lib.planner import Run, Validation, validate
+from course_lib.planner.validation import CRASHED
 
 PAGE = Path(__file__).parent / "validation.md"
-BLOCK = re.compile(r"(<!-- written by docs/validation.py -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- written by docs/validation.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 MEMORY, RESERVED, SPEED, MFU = "active", "reserved", "tokens/s/GPU", "MFU"
 VALUES = {MEMORY: "peak memory", RESERVED: "reserved memory", SPEED: "tokens a second a GPU", MFU: "FLOPs utilization"}
 FITTED = ("torchtitan PR 165 FSDP2", "torchtitan December 2024")
 """Sources of the three eager rows, on 8 GPUs, that `TRAFFIC["eager"]` is fitted on."""
+OLD = ("torchtitan PR 165 ", "torchtitan December 2024")
+TITAN = (*OLD, "torchtitan PR 481", "torchtitan docs", "torchtitan issue", "torchtitan H200")
+"""Sources of torchtitan's runs of Llama."""
+POLLED = {2: 0.6, None: 1.2}
+"""Seconds that a playbook run with polled messages takes at least for a micro-batch, with two stages and with more.
+
+The benchmark's p2p.py (nanotron, branch nouamane/bench2) sleeps for 0.1 s after each message that describes a tensor:
+two messages for each of two tensors in forward and of one in backward, which a middle stage sends and receives.
+"""
 
 
 def cut(run: Run, name: str) -> int:
@@ -22,44 +33,101 @@ def cut(run: Run, name: str) -> int:
     return int(run.given.get(name, 1))
 
 
-def playbook(kind: str, across: bool | None = None) -> Callable[[Run], bool]:
-    """Return what keeps the playbook's runs of a kind, with tensor parallelism across nodes of 8, within, or both."""
+def polled(run: Run) -> bool:
+    """Return whether a playbook run is slow enough to have polled, whatever the plan says."""
+    settings, stages = run.plan.settings, cut(run, "pipeline_parallel")
+    gpus = stages * cut(run, "tensor_parallel")
+    return stages > 1 and settings.tokens / ((run.tokens_per_second or 0.0) * gpus) >= POLLED.get(stages, POLLED[None])
+
+
+def playbook(
+    kind: str, across: bool | None = None, slow: bool | None = None, half: bool = False
+) -> Callable[[Run], bool]:
+    """Return what keeps the playbook's runs of a kind.
+
+    With tensor parallelism across nodes of 8, within, or both; that may have polled, cannot have, or both; of the half
+    that nothing is fitted on, or all.
+    """
 
     def keep(run: Run) -> bool:
-        place = across is None or (cut(run, "tensor_parallel") > 8) == across
-        return run.source == "Ultra-Scale Playbook" and run.kind == kind and place
+        return (
+            (run.source, run.kind) == ("Ultra-Scale Playbook", kind)
+            and (across is None or (cut(run, "tensor_parallel") > 8) == across)
+            and (slow is None or polled(run) == slow)
+            and (not half or judging(run))
+        )
 
     return keep
 
 
-def titan(compiled: bool) -> Callable[[Run], bool]:
-    """Return what keeps torchtitan's compiled runs, or its eager ones without those that a constant is fitted on."""
+def judging(run: Run) -> bool:
+    """Return whether nothing that is new in this version is fitted on the run: half of all, by a hash."""
+    return sha256(f"{run.model}{run.sharding}".encode()).digest()[-1] % 2 == 1
+
+
+def titan(compiled: bool, new: bool = False) -> Callable[[Run], bool]:
+    """Return what keeps torchtitan's and torchao's runs: compiled ones, or eager ones that no constant is fitted on.
+
+    The new ones are those with which the planner was first compared when it was finished.
+    """
 
     def keep(run: Run) -> bool:
+        old = run.source.startswith(OLD)
         used = run.source in FITTED and run.given["world_size"] == 8 and not compiled
-        return "torchtitan" in run.source and run.given["compiled"] == compiled and not used
+        return (
+            run.source.startswith((*TITAN, "torchao pretraining"))
+            and run.given["compiled"] == compiled
+            and not used
+            and old != new
+        )
 
     return keep
 
 
-def source(name: str) -> Callable[[Run], bool]:
-    """Return what keeps a source's runs."""
-    return lambda run: name in run.source
+def source(name: str | tuple[str, ...], kind: str = "", hidden: int | None = None) -> Callable[[Run], bool]:
+    """Return what keeps a source's runs, of a kind, of a width; without a width, those with BLOOM's 14,400 left out."""
+
+    def keep(run: Run) -> bool:
+        width = run.plan.model.transformer.hidden if run.plan.model.transformer else 0
+        right = width == hidden if hidden else (name != "BigScience" or width != 14400)
+        return run.source.startswith(name) and kind in ("", run.kind) and right
+
+    return keep
 
 
 ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
-    ("Playbook, data parallel and ZeRO-1", (MEMORY, SPEED), playbook("data parallel")),
-    ("Playbook, pipeline parallel", (MEMORY, SPEED), playbook("PP")),
-    ("Playbook, tensor parallel in a node", (MEMORY, SPEED), playbook("TP", across=False)),
-    ("Playbook, tensor parallel across nodes", (MEMORY, SPEED), playbook("TP", across=True)),
-    ("Playbook, tensor in a node, and pipeline", (MEMORY, SPEED), playbook("TP and PP", across=False)),
-    ("Playbook, tensor across nodes, and pipeline", (MEMORY, SPEED), playbook("TP and PP", across=True)),
-    ("torchtitan, FSDP1 and FSDP2", (MEMORY,), source("torchtitan")),
-    ("torchtitan, FSDP, TP 8, PP 8; up to 512 GPUs", (RESERVED,), source("torchtitan")),
-    ("torchtitan, compiled", (SPEED,), titan(compiled=True)),
-    ("torchtitan, eager, rows that nothing is fitted on", (SPEED,), titan(compiled=False)),
+    ("Playbook, data parallel and ZeRO-1", (RESERVED, SPEED), playbook("data parallel")),
+    ("Playbook, pipeline parallel", (RESERVED,), playbook("PP")),
+    ("— cannot have polled", (SPEED,), playbook("PP", slow=False)),
+    ("— may have polled", (SPEED,), playbook("PP", slow=True)),
+    ("Playbook, TP inside a node", (RESERVED, SPEED), playbook("TP", across=False)),
+    ("— of these, the half that nothing is fitted on", (RESERVED, SPEED), playbook("TP", across=False, half=True)),
+    ("Playbook, TP across nodes", (RESERVED, SPEED), playbook("TP", across=True)),
+    ("— of these, the half that nothing is fitted on", (RESERVED, SPEED), playbook("TP", across=True, half=True)),
+    ("Playbook, TP inside a node, and pipeline", (RESERVED,), playbook("TP and PP", across=False)),
+    ("— cannot have polled", (RESERVED, SPEED), playbook("TP and PP", across=False, slow=False)),
+    ("— may have polled", (RESERVED, SPEED), playbook("TP and PP", across=False, slow=True)),
+    ("Playbook, TP across nodes, and pipeline", (RESERVED, SPEED), playbook("TP and PP", across=True)),
+    ("torchtitan, FSDP1 and FSDP2", (MEMORY,), source("torchtitan PR 165")),
+    ("torchtitan, FSDP, TP 8, PP 8; up to 512 GPUs", (RESERVED,), source(TITAN)),
+    ("torchtitan, Qwen3 32B, FSDP and TP 8", (RESERVED, SPEED), source("torchtitan PR 1690")),
+    ("torchtitan of 2024, compiled", (SPEED,), titan(compiled=True)),
+    ("torchtitan of 2024, eager, rows that nothing is fitted on", (SPEED,), titan(compiled=False)),
+    ("torchtitan and torchao, compiled, new rows", (SPEED,), titan(compiled=True, new=True)),
+    ("torchtitan and torchao, eager, new rows", (SPEED,), titan(compiled=False, new=True)),
+    ("IBM fms-fsdp, 128 A100", (SPEED,), source("IBM")),
     ("llm-foundry, FSDP on 8 to 512 GPUs", (MFU,), source("llm-foundry")),
+    ("InternLM 7B, 8 to 1,024 A100, data parallel", (SPEED,), source("InternLM", "data parallel")),
+    ("InternLM 7B, TP 2", (SPEED,), source("InternLM", "TP")),
+    ("BLOOM, TP and PP on up to 384 A100", (RESERVED, SPEED), source("BigScience", "TP and PP")),
+    ("BLOOM, hidden 14,400", (RESERVED, SPEED), source("BigScience", hidden=14400)),
+    ("Megatron-LM, TP 8 in a node", (SPEED,), source("Megatron-LM", "TP")),
+    ("Megatron-LM, TP 8 and PP", (SPEED,), source("Megatron-LM", "TP and PP")),
     ("Llama 3 405B, TP 8, PP 16, 8,192 and 16,384 GPUs", (MFU,), source("Llama 3")),
+    ("LitGPT, LoRA and QLoRA on one A100", (RESERVED,), source("LitGPT")),
+    ("torchtune, LoRA and QLoRA", (RESERVED, SPEED), source("torchtune")),
+    ("torchao, Llama 3 8B in bf16 and fp8: H100, MI300X, B200", (RESERVED, SPEED), source("torchao")),
+    ("Megatron, mixture of experts on 8 to 256 GPUs", (SPEED,), source(("Megatron MoE", "Megatron-Bridge"))),
 ]
 
 
@@ -80,21 +148,25 @@ def table(validation: Validation) -> Iterator[str]:
 
 def verdicts(validation: Validation) -> Iterator[str]:
     """Yield the lines of the table of verdicts."""
-    yield "| runs | number | “fits” | “may fit” | “does not fit” |"
+    yield "| the run | number | “fits” | “may fit” | “does not fit” |"
     yield "|---|---|---|---|---|"
-    planned = [run for run in validation.runs if run.given]
-    for label, keep in (
-        ("fitted", lambda run: run.fitted),
-        ("playbook: crashed or ran out of memory", lambda run: not run.fitted),
-    ):
-        found = Counter(run.fits for run in planned if keep(run))
-        yield f"| {label} | {found.total()} | {found['fits']} | {found['may fit']} | {found['does not fit']} |"
+    for ended, found in validation.verdicts.items():
+        yield f"| {ended} | {found.total()} | {found['fits']} | {found['may fit']} | {found['does not fit']} |"
+
+
+def left_out(validation: Validation) -> Iterator[str]:
+    """Yield the lines of the table of rows that are not described, or whose speed is not compared."""
+    yield "| source | rows | why |"
+    yield "|---|---|---|"
+    reasons = Counter((run.source, run.reason) for run in validation.runs if run.reason and run.ended != CRASHED)
+    for (name, reason), number in sorted(reasons.items()):
+        yield f"| {name} | {number} | {reason} |"
 
 
 def page(validation: Validation) -> str:
     """Return the page with today's numbers."""
     text = PAGE.read_text("utf-8")
-    blocks = iter(["\n".join(table(validation)) + "\n", "\n".join(verdicts(validation)) + "\n"])
+    blocks = iter(["\n".join(["", *lines(validation), "", ""]) for lines in (table, verdicts, left_out)])
     return BLOCK.sub(lambda match: match[1] + next(blocks) + match[2], text)
 
 

@@ -230,7 +230,7 @@ def test_what_the_algorithms_and_the_planner_import(package: str, allowed: set[s
 def test_the_sites_planner_needs_no_module_that_its_page_lacks(tmp_path: Path) -> None:
     zip_planner(tmp_path / "planner.zip")
     shutil.unpack_archive(tmp_path / "planner.zip", tmp_path)
-    without_packages = [sys.executable, "-E", "-S", "-s", "-c", "import page"]
+    without_packages = [sys.executable, "-E", "-S", "-s", "-c", "import course_lib.widgets.planner.page"]
     subprocess.run(without_packages, cwd=tmp_path, check=True, timeout=60)
 
 

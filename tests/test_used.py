@@ -15,11 +15,11 @@ import pytest
 
 import course_lib
 from course_lib import meter, planner, world
-from course_lib.commands import cli
+from course_lib.commands import arguments, cli
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "course_lib").rglob("*.py"))
-PAGES = (*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "docs/planner/page.py")
+PAGES = (*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md")
 SHOWN = (*PAGES, *(p for p in LIBRARY if {"lessons", "commands", "widgets", "plots", "validation.py"} & {*p.parts}))
 """What readers see; validation.py is the work of `course validate`."""
 PACKAGES = [module for name in course_lib.__all__ if inspect.ismodule(module := getattr(course_lib, name))]
@@ -27,13 +27,12 @@ RECORDS = (meter.Communication, meter.MemoryReport, meter.Replay, meter.Snapshot
 HANDED_OUT = (world.World, world.Run, world.RankError, planner.Plan, planner.Settings, *RECORDS)
 
 KEPT = {
-    "first_stage": "the public interface: a question to the planner",
-    "longest_sequence": "the public interface: a question to the planner",
-    "cheapest(most_ranks)": "the public interface: a question to the planner",
     "Stage1(replicate_group)": "hybrid sharding, which lesson 09 explains",
     "Stage2(replicate_group)": "hybrid sharding",
     "Stage3(replicate_group)": "hybrid sharding",
     "LossScaler(growth_interval)": "an option of torch's GradScaler",
+    "Settings(compiled)": "published runs have it, as a column",
+    "Settings(model_chunks)": "published runs have it, as a column",
     "Settings(pipeline_stage)": "the planner sets it, to plan the last stage of a pipeline",
     "course lab --notebooks": "the author of a lesson opens it so, and so do the tests in the browser",
 }
@@ -90,11 +89,11 @@ def of_class(cls: type) -> set[str]:
 
 
 def of_commands() -> set[str]:
-    """Return the options of the `course` command that no page names."""
+    """Return the options of the `course` command that no page names. Those of `Settings` are judged there."""
     parsers = argparse.ArgumentParser().add_subparsers()
     cli.add_subcommands(parsers)
     ways = [(name, one.option_strings) for name, parser in parsers.choices.items() for one in parser._actions]
-    named = {"-h", *found(PAGES).named}
+    named = {"-h", *found(PAGES).named, *map(arguments.flag, arguments.SETTINGS)}
     return {f"course {name} {flags[0]}" for name, flags in ways if flags and named.isdisjoint(flags)}
 
 

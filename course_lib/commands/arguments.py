@@ -1,10 +1,34 @@
 """The arguments of the longer subcommands, and the types of their values."""
 
 import argparse
+import inspect
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from ..planner import HARDWARE, MODELS, Settings
+from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, written
+
+QUESTIONS = """\
+question                                           what answers it, after "course plan llama3-8b"
+  Does it fit, what is the peak, when? How fast?     --gpus 64 --gpu h100
+  The largest micro-batch, the longest sequence,
+  the fewest GPUs that fit?                          the same: "At most"
+  Where does each byte go, at which moment?          --why
+  What does each unit hold, gathered or wrapped as
+  one? Which part of a layer makes activations?      --why
+  What does a setting change?                        two values: --checkpointing none --checkpointing full
+    the optimizer on the host                        --offload none --offload optimizer
+    mixed precision, fp32 reduction                  --precision fp32 --precision mixed
+                                                     --precision mixed_fp32_accumulation
+    hybrid sharding                                  --gpus 64 --shard-size none --shard-size 8
+    parameters kept after forward, whole or a shard  --reshard yes --reshard no --reshard 4
+    LoRA, QLoRA                                      --lora-rank 0 --lora-rank 16 --frozen nf4
+  Which way to train is the fastest that fits?       --gpus 64 --fit
+  Which is the cheapest for so many tokens?          --tokens 15e12 --days 30
+"""
 
 
 def add_limits_and_reports(argument: Callable[..., Any]) -> None:
@@ -41,6 +65,31 @@ def add_run_arguments(parser: Any) -> None:
     parser.add_argument("program", metavar="PROGRAM", help="a Python file")
     own = parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="the program's own")
     own.required = False  # else argparse reports that they are missing
+
+
+def add_plan_arguments(parser: Any) -> None:
+    """Add the arguments of `course plan`: the model, the hardware, what to print, an option for each of `Settings`."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, QUESTIONS
+    parser.usage = "course plan MODEL [OPTIONS]"
+    names = f"a number of parameters, such as 7b, or one of {', '.join(MODELS)}"
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=names)
+    parser.add_argument("--params", metavar="N", help="the number of parameters, such as 7e9, instead of MODEL")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="Hugging Face's config.json, instead of MODEL")
+    machines = f"one of {', '.join(HARDWARE)} (h100)"
+    parser.add_argument("--gpu", "--hardware", default="h100", metavar="NAME", help=machines)
+    parser.add_argument("--why", action="store_true", help="explain every byte, and print every way that was tried")
+    parser.add_argument("--fit", action="store_true", help="find the fastest way that fits; what you give stays fixed")
+    parser.add_argument("--global-batch", metavar="N", help="with --fit: sequences of a step, on all GPUs together")
+    parser.add_argument("--tokens", metavar="N", help="find the cheapest way to train on so many tokens")
+    parser.add_argument("--days", metavar="N", default="30", help="with --tokens: in so many days (30)")
+    known = parser.add_argument_group("settings", "Give one twice, with two values, to compare them.")
+    text, tables = inspect.cleandoc(Settings.__doc__ or ""), vars(inspect.getmodule(Settings))
+    for name, field in SETTINGS.items():
+        about = re.search(rf"^    {name}: (.*(?:\n     .*)*)", text, re.MULTILINE)
+        line = re.sub(r"`([A-Z]+)`", lambda one: ", ".join(tables[one[1]]), about[1] if about else "")
+        help = f"{' '.join(line.split()).rstrip('.')} ({written(USUAL.get(name, field.default))})".replace("%", "%%")
+        flags = [flag(name), *([SHORT[name]] if name in SHORT else [])]
+        known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
 
 
 def whole(text: str) -> int:

@@ -12,8 +12,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from course_lib.commands import doctor, explain, lab
-from course_lib.commands.arguments import add_limits_and_reports, add_run_arguments
+from course_lib.commands import doctor, explain, lab, plan
+from course_lib.commands.arguments import add_limits_and_reports, add_plan_arguments, add_run_arguments
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
 from course_lib.syllabus import lessons
@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_subcommands(subcommands)
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments:
-        parser.print_help()
+    if list(arguments) in ([], ["plan"]):
+        (subcommands.choices["plan"] if arguments else parser).print_help()
         return 2
     options, others = parser.parse_known_args(arguments)
     if options.command == "lab":
@@ -62,6 +62,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
     reset.add_argument("number", metavar="NUMBER", help="the lesson's number, such as 03")
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
+    add_plan_arguments(add("plan", run_plan, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
@@ -105,6 +106,10 @@ def run_program(options: argparse.Namespace) -> int:
     from course_lib.commands import run  # loads torch
 
     return run.run(options)
+
+
+def run_plan(options: argparse.Namespace) -> None:
+    plan.run(options)
 
 
 def _start_server(*, gpus: bool) -> None:

@@ -1,19 +1,20 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Of our packages it imports only `errors`.
 
-questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
+questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers <- settings
+                shapes, settings <- pieces, frozen
 bytes held      parts, partition <- layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
-the whole       memory, pieces, volume, step, explain <- plan <- choose, solve
+the whole       memory, pieces, volume, step, explain <- plan <- choose <- solve
 compared with   plan <- validation: published runs
 """
 
 from .choose import Candidate, Choice, choose
-from .explain import duration, how, shortage, size, verdict
+from .explain import COSTS, aligned, costs, duration, how, page, shortage, size, units, verdict
 from .memory.parts import AVERAGING, CATEGORIES, STEP, Part
 from .plan import Plan, plan
-from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
-from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
+from .solve import Budget, cheapest, fewest_ranks, fits, largest_batch, longest_sequence
+from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline
 from .timing.volume import Collective
@@ -21,15 +22,15 @@ from .training.checks import known, whole
 from .training.models import MODELS
 from .training.optimizers import OPTIMIZERS, Optimizer
 from .training.precision import PRECISIONS, Precision
-from .training.settings import CHECKPOINTING, Settings
+from .training.settings import CHOICES, Settings
 from .training.shapes import Model, Transformer
 from .validation import Compared, Run, Validation, validate
 
 __all__ = [
-    "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "OPTIMIZERS", "PASSES", "PRECISIONS",
+    "AVERAGING", "CATEGORIES", "CHOICES", "COSTS", "HARDWARE", "MODELS", "OPTIMIZERS", "PASSES", "PRECISIONS",
     "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
-    "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "first_stage", "fits", "hardware", "how", "known",
-    "largest_batch", "longest_sequence", "plan", "ring_seconds", "seconds", "shortage", "size",
-    "tree_seconds", "validate", "verdict", "whole",
+    "Validation", "aligned", "bus_bandwidth", "cheapest", "choose", "costs", "duration", "fewest_ranks", "fits",
+    "hardware", "how", "known", "largest_batch", "longest_sequence", "page", "plan", "ring_seconds", "seconds",
+    "shortage", "size", "units", "validate", "verdict", "whole",
 ]  # fmt: skip

@@ -1,23 +1,41 @@
 """Find the fastest way to train on given hardware, and explain why the others lose."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from .explain import duration, how, shortage, size, verdict
 from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
-from .timing.schedule import COMMUNICATION, COMPUTE, HOST, Timeline
-from .training.checks import PlanError
-from .training.settings import CHECKPOINTING
+from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Timeline
+from .timing.step import groups
+from .training.checks import PlanError, whole
+from .training.settings import CHOICES
 from .training.shapes import Model, Transformer
 
+CUTS = {
+    "tensor_parallel": (1, 2, 4, 8),
+    "context_parallel": (1, 2, 4, 8, 16),
+    "pipeline_parallel": (1, 2, 4, 8, 16),
+}
+"""How many ranks may share a model's matrices, its sequences, and its layers."""
+LONG = 8192
+"""Tokens of a sequence that each context-parallel rank has at least: with fewer, it waits for keys and values."""
+
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
+_WAITS = {
+    "of communication": COMMUNICATION, "of tensor-parallel exchange": TENSOR, "of context-parallel exchange": CONTEXT,
+    "of waiting in the pipeline": PIPELINE, "of work on the host": HOST,
+}  # fmt: skip
 _EQUAL = 0.05  # steps that differ by less count as equal: the estimate of seconds is not more exact
+Timed = tuple[Plan, Timeline]
+Lacking = tuple[int, str, Plan]  # the bytes that are missing, where, and the plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Candidate:
     """One way of training.
 
@@ -31,12 +49,12 @@ class Candidate:
     seconds: float | None
     reason: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         time = "       -" if self.seconds is None else f"{duration(self.seconds):>8}"
         return f"{time}  {size(self.plan.peak_bytes):>8}  {how(self.plan.settings)}: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
     """All candidates: those that fit from fastest to slowest, then the others from nearly fitting to far from it."""
 
@@ -53,19 +71,27 @@ class Choice:
             )
         return self.ranked[0]
 
-    def __str__(self) -> str:
-        return "\n".join([f"    step      peak  on {self.hardware.name}", *map(str, self.ranked)])
+    def __repr__(self) -> str:
+        return "\n".join([f"    step      peak  on {self.hardware.name}", *map(repr, self.ranked)])
 
 
-def choose(model: Any, hardware: str | Hardware, *, world_size: int | None = None, **given: Any) -> Choice:
-    """Rank stages, checkpointing, offload and hybrid sharding for `model` on this hardware.
+def choose(
+    model: Any, hardware: str | Hardware, *, world_size: int | None = None, global_batch: int | None = None,
+    **given: Any,
+) -> Choice:  # fmt: skip
+    """Rank stages, checkpointing, offload, hybrid sharding, and tensor, context and pipeline parallelism for `model`.
 
-    Of those within 5 % of the fastest, the lowest stage comes first: it is the simplest to run.
+    All train on the same tokens in a step: where ranks share a sequence, a step has as many times the micro-batches. Of
+    those within 5 % of the fastest, what cuts the model least comes first, then the lowest stage: it is the simplest to
+    run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer waits for; context parallelism
+    of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each micro-batch; a cut together with
+    offload or hybrid sharding.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
         hardware: a name from `HARDWARE`, or a `Hardware`.
         world_size: ranks; by default one node's devices.
+        global_batch: sequences of a step, of all ranks together, instead of `micro_batches`.
         given: any of `Settings`: batch, sequence, precision, ... A setting that would be varied, such as stage=3, is
             fixed if it is given. By default attention is "flash", the optimizer's step is torch's default on GPUs,
             "foreach", and gradients go in buckets of 256 MiB, so that latency does not hide what stages cost.
@@ -76,34 +102,59 @@ def choose(model: Any, hardware: str | Hardware, *, world_size: int | None = Non
     machine = named(hardware)
     ranks = machine.devices if world_size is None else world_size
     usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
-    fixed = usual | {"world_size": ranks} | given
-    plans = _plans({"model" if isinstance(model, str | Transformer | Model) else "params": model}, machine, fixed)
-    shortages = [shortage(candidate, machine) for candidate in plans]
-    timed = [(p, p.timeline(machine)) for p, (short, _) in zip(plans, shortages, strict=True) if short <= 0]
-    fastest = min((timeline.seconds for _, timeline in timed), default=0.0)
-    timed.sort(key=lambda pair: (max(pair[1].seconds, fastest * (1 + _EQUAL)), pair[0].settings.stage, pair[1].seconds))
-    ranked = [Candidate(plan=p, seconds=t.seconds, reason=_reason(p, t, *timed[0])) for p, t in timed]
-    lacking = [(short, where, p) for p, (short, where) in zip(plans, shortages, strict=True) if short > 0]
-    for short, where, p in sorted(lacking, key=lambda it: it[0]):
+    tried = _plans(model, machine, usual | {"world_size": ranks} | given, global_batch)
+    plans = [(*shortage(one, machine), one) for one in tried]
+    timed = [(one, one.timeline(machine)) for short, _, one in plans if short <= 0]
+    lacking = sorted((lack for lack in plans if lack[0] > 0), key=lambda lack: lack[0])
+    equal = min((timeline.seconds for _, timeline in timed), default=0.0) * (1 + _EQUAL)
+    timed.sort(key=lambda one: (max(one[1].seconds, equal), _effort(one[0]), one[1].seconds))
+    reasons = [_why(timed, lacking, machine), *(_reason(*one, *timed[0]) for one in timed[1:])] if timed else []
+    ranked = [Candidate(plan=p, seconds=t.seconds, reason=r) for (p, t), r in zip(timed, reasons, strict=True)]
+    for short, where, p in lacking:
         reason = f"{verdict(p, machine)}: {size(short)} short on rank 0, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
 
 
-def _plans(what: dict[str, Any], machine: Hardware, fixed: dict[str, Any]) -> list[Plan]:
+def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
+    """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, as far as they can win; see `choose`."""
+    most = CUTS | {
+        "tensor_parallel": [ranks for ranks in CUTS["tensor_parallel"] if ranks <= machine.devices],
+        "context_parallel": [r for r in CUTS["context_parallel"] if r in (1, min(r, fixed.get("sequence", 0) // LONG))],
+    }
+    for values in product(*([fixed[name]] if name in fixed else tried for name, tried in most.items())):
+        yield dict(zip(CUTS, values, strict=True))
+
+
+def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None) -> list[Plan]:
     """Return a plan for each valid combination of settings that are not fixed. Raises ValueError if there is none."""
-    machine.shard_group(fixed["world_size"])
-    varied: dict[str, Any] = {
+    ranks = machine.shard_group(fixed["world_size"]).ranks
+    what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
+    if "params" in what:  # nothing says where to cut, or what activations there are
+        fixed = dict.fromkeys(CUTS, 1) | {"checkpointing": "none"} | fixed
+    share = fixed.get("micro_batches", 1), prod(fixed.get(name, 1) for name in CUTS)
+    if global_batch is not None:
+        if "micro_batches" in fixed:
+            raise PlanError(f"global_batch={global_batch} and micro_batches={share[0]}: give one, the other follows.")
+        share = whole("global_batch", global_batch), fixed.get("batch", 1) * ranks
+    varied: dict[str, Sequence[Any]] = {
         "stage": range(4),
-        "checkpointing": _checkpointing("model" in what, fixed["attention"]),
+        "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else ["none", "full"],
         "offload": _OFFLOADS,
-        "shard_size": [None, machine.devices] if fixed["world_size"] > machine.devices else [None],
+        "shard_size": [None, machine.devices] if ranks > machine.devices else [None],
     }
     open_names = [name for name in varied if name not in fixed]
     plans, refusals = [], []
-    for values in product(*(varied[name] for name in open_names)):
+    for cut, *values in product(cuts(machine, fixed), *(varied[name] for name in open_names)):
+        chosen, ways = dict(zip(open_names, values, strict=True)), prod(cut.values())
+        pipelined = cut["pipeline_parallel"] > 1 and chosen.get("stage", 0) > 1
+        if pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
+            continue
         try:
-            plans.append(plan(**what, **dict(zip(open_names, values, strict=True)), **fixed))
+            chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
+            one = plan(**what, **fixed | cut | chosen)
+            groups(one.settings, machine)  # raises if they do not fit its nodes
+            plans.append(one)
         except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
             refusals.append(refusal)
     if not plans:
@@ -111,27 +162,56 @@ def _plans(what: dict[str, Any], machine: Hardware, fixed: dict[str, Any]) -> li
     return plans
 
 
-def _checkpointing(with_tensors: bool, attention: str) -> tuple[str, ...]:
-    """Return the checkpointing that saves memory: none without known activations, no "selective" with "flash"."""
-    if not with_tensors:
-        return ("none",)
-    return CHECKPOINTING if attention == "math" else ("none", "full")
+def _effort(plan: Plan) -> tuple[int, ...]:
+    """Return how much there is to run: the ranks that share a sequence, stages before matrices, and ZeRO's stage."""
+    cut = [getattr(plan.settings, name) for name in reversed(CUTS)]
+    return (prod(cut), *cut, plan.settings.stage)
+
+
+def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
+    """Return why the first of `timed` wins: what is simpler has no room, or the next different way is slower."""
+    (best, fastest), *others = timed
+    simpler = [(short, p) for short, _, p in lacking if _effort(p) < _effort(best)]
+    if simpler and not any(_effort(p) < _effort(best) for p, _ in others):
+        short, nearest = simpler[0]
+        return f"the best that fits. Memory decides: {how(nearest.settings)} is {size(short)} short."
+    for rival, time in others:
+        if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
+            mine, theirs = (_leaving(p, machine) for p in (best, rival))
+            network = f" Over the network a GPU sends {size(mine)} in a step, there {size(theirs)}."
+            reason = f"the best that fits. {how(rival.settings)} is {_slower(time, fastest)}."
+            return reason + network if mine or theirs else reason
+    return "the best that fits."
+
+
+def _leaving(plan: Plan, machine: Hardware) -> float:
+    """Return the bytes that leave a node in a step, for each of its devices: a ring leaves each node once."""
+    settings, nbytes, found = plan.settings, 0.0, groups(plan.settings, machine)
+    for call in plan.collectives:
+        if call.op == "send":  # a stage is a row of ranks, of which some or all have the next one in a different node
+            part = min(1, settings.tensor_parallel * settings.data_parallel / machine.devices)
+        else:
+            group = found[call.group]
+            part = 0 if group.nodes == 1 else 1 / group.members
+            if "to_all" in call.op:
+                part = 1 - (group.members - 1) / (group.ranks - 1)
+        nbytes += float(call.sent) * part
+    return nbytes
 
 
 def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:
     """Return where `candidate` loses time compared with the best, whose timeline is `fastest`."""
-    if candidate is best:
-        return "the best that fits."
-    slower = mine.seconds - fastest.seconds
-    notable = _EQUAL * fastest.seconds
-    if slower <= notable:
-        more = candidate.peak_bytes - best.peak_bytes
-        return (
-            f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
-        )
+    if mine.seconds > fastest.seconds * (1 + _EQUAL):
+        return f"{_slower(mine, fastest)}. It sends {size(candidate.sent_bytes)}."
+    more = candidate.peak_bytes - best.peak_bytes
+    return f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
+
+
+def _slower(mine: Timeline, fastest: Timeline) -> str:
+    slower, notable = mine.seconds - fastest.seconds, _EQUAL * fastest.seconds
     extras = {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)}
-    for what, stream in (("of communication", COMMUNICATION), ("of work on the host", HOST)):
+    for what, stream in _WAITS.items():
         extras[f"{what} that nothing hides"] = mine.exposed(stream, COMPUTE) - fastest.exposed(stream, COMPUTE)
     most = max(extras.values())
     causes = [f"{duration(extra)} more {what}" for what, extra in extras.items() if extra > notable or extra == most]
-    return f"{duration(slower)} slower: {', '.join(causes)}. It sends {size(candidate.sent_bytes)}."
+    return f"{duration(slower)} slower: {', '.join(causes)}"

@@ -2,65 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .memory.parts import MOMENTS
-from .timing.hardware import Hardware
-from .timing.schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR
+from .memory import activations
+from .memory.held import gathered_bytes
+from .memory.parts import BETWEEN, CATEGORIES, MOMENTS
+from .timing.hardware import HARDWARE, Hardware
+from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
+from .training.checks import PlanError
+from .training.frozen import trained
 from .training.settings import Settings
-from .training.shapes import Model
 
 if TYPE_CHECKING:
     from .plan import Plan
 
 
+ASSUMED = {name: getattr(Settings(), name) for name in (
+    "sequence", "attention", "engine", "precision", "optimizer", "implementation", "batch", "micro_batches",
+    "checkpointing",
+)}  # fmt: skip
+COSTS = ("memory", "step", "tokens/s a GPU", "MFU")
+
+
 def size(nbytes: float) -> str:
     """Format bytes: `31.4 GB`, with three digits or a few more, in decimal units."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(nbytes) >= factor:
-            return f"{_digits(nbytes / factor)} {unit}"
-    return f"{_digits(nbytes)} bytes"
+    return _scaled(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 0})
 
 
 def duration(seconds: float) -> str:
     """Format seconds: `120 ms`."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor:
-            return f"{_digits(seconds / factor)} {unit}"
-    return f"{_digits(seconds * 1e6)} µs"
+    return _scaled(seconds * 1e6, {"s": 1e6, "ms": 1e3, "µs": 0})
 
 
-def _digits(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _scaled(value: float, units: dict[str, float]) -> str:
+    unit, factor = next((unit, factor or 1) for unit, factor in units.items() if abs(value) >= factor)
+    scaled = value / factor
+    return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
 
 
 def how(settings: Settings) -> str:
     """Return the settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
-    cuts = {"TP": settings.tensor_parallel, "PP": settings.pipeline_parallel}
-    words = [f"stage {settings.stage} on {settings.world_size} ranks"]
-    words += [f"{name} {ranks}" for name, ranks in cuts.items() if ranks > 1]
-    words += [settings.precision, settings.optimizer]
-    if settings.shards < settings.data_parallel and settings.stage:
-        words.append(f"sharded over {settings.shards}, {settings.replicas} replicas")
-    if settings.checkpointing != "none":
-        words.append(f"{settings.checkpointing} checkpointing")
-    if settings.bucket_bytes is not None and settings.stage < 3:
-        words.append(f"buckets of {size(settings.bucket_bytes)}")
-    if settings.offload:
-        words.append(f"{' and '.join(settings.offload)} on the host")
-    return ", ".join(words)
+    cuts = {"TP": settings.tensor_parallel, "CP": settings.context_parallel, "EP": settings.expert_parallel,
+            "PP": settings.pipeline_parallel, "LoRA": settings.lora_rank}  # fmt: skip
+    words = {
+        f"stage {settings.stage} on {settings.world_size} ranks": True,
+        **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
+        f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
+        settings.precision: True, settings.optimizer: True,
+        f"sharded over {settings.shards}, {settings.replicas} replicas": settings.stage and settings.replicas > 1,
+        f"{settings.checkpointing} checkpointing": settings.checkpointing != "none",
+        f"buckets of {size(settings.bucket_bytes or 0)}": settings.bucket_bytes is not None and settings.stage < 3,
+        f"{' and '.join(settings.offload)} on the host": settings.offload,
+    }  # fmt: skip
+    return ", ".join(word for word, said in words.items() if said)
 
 
-def header(model: Model, settings: Settings) -> Iterator[str]:
-    """Yield lines on the model, the settings, and what the plan leaves out."""
-    yield f"{model.name}: {model.params:,} parameters; {how(settings)}."
+def header(plan: Plan) -> Iterator[str]:
+    """Yield lines on the model and the settings, on what nobody gave, and on what the plan leaves out."""
+    model, known = plan.model, plan.model.transformer
+    active = f", {model.params - known.idle:,} for each token" if known and known.idle else ""
+    usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
+    yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
+    yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
-    elif model.transformer is None:
+    elif known is None:
         yield "Only the shapes are known: activations are left out."
+
+
+def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
+    """Yield paragraphs: what is assumed, the memory by category, and what it costs on each machine; errors as `costs`.
+
+    Without machines it is on all by name that have a place for its ranks.
+    """
+    yield from header(plan)
+    peak, between = plan.moments[plan.peak_moment], plan.moments[BETWEEN]
+    held = [(name, size(peak[name]), size(between[name])) for name in CATEGORIES if peak[name] or between[name]]
+    held.append(("all", size(plan.peak_bytes), size(sum(between.values()))))
+    yield aligned([("held by rank 0", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
+    host = f" It holds {size(plan.host_bytes)} on the host." if plan.host_bytes else ""
+    yield f"torch reserves {size(plan.reserved_bytes)}.{host} Each rank sends {size(plan.sent_bytes)} in a step."
+    rows: list[tuple[str, ...]] = [("on", *COSTS)]
+    for name, machine in [(one.name, one) for one in machines] or HARDWARE.items():
+        try:
+            rows.append((name, *costs(plan, machine)))
+        except PlanError:  # the ranks do not fit its nodes
+            if machines:
+                raise
+    ranks = plan.settings.world_size
+    yield aligned(rows) if rows[1:] else f"No machine by name has whole nodes for {ranks} ranks."
+    for machine in machines:
+        short, where = shortage(plan, machine)
+        if short > 0:
+            yield f"It {verdict(plan, machine)}: {size(short)} short on rank 0, {where}."
+
+
+def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
+    """Return what `COSTS` names, on this machine; errors as `Plan.timeline`."""
+    seconds, short = plan.step_seconds(machine), shortage(plan, machine)[0]
+    room = f"{verdict(plan, machine)}, {size(abs(short))} {'short' if short > 0 else 'free'}"
+    return room, duration(seconds), f"{plan.settings.tokens_per_rank / seconds:,.0f}", f"{plan.mfu(machine):.1%}"
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table as lines of text; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def units(plan: Plan) -> Iterator[str]:
+    """Yield lines on the units, which stage 3 gathers one by one, and on what a layer keeps for backward."""
+    piece, settings, known = plan.piece, plan.settings, plan.model.transformer
+    if not piece.units:
+        return
+    found = gathered_bytes(piece, trained(piece, settings), settings.policy.parameter, settings)
+    outer, layer, whole = map(size, (found[0], found[-1], sum(found)))
+    yield f"\nParameters of a unit: outer {outer}, layer {layer}. In one unit, all {whole} would be gathered at once."
+    if known:
+        kept = size(settings.tokens * activations.kept(known, settings))
+        yield f"A layer keeps {kept} of activations of a micro-batch. Without recomputation it makes:"
+        made = activations.layer(known, settings).items()
+        yield from (f"  {size(settings.tokens * nbytes):>10}  {name}" for name, nbytes in made if nbytes)
 
 
 def memory(plan: Plan) -> Iterator[str]:
@@ -82,7 +147,7 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit. Of a pipeline,
     the last stage, which has the logits, has to fit too.
     """
-    plan = _fullest_end(plan)
+    plan = plan.fullest_end
     there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
     largest = sorted(there, key=lambda part: -part.nbytes)[:3]
     held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
@@ -94,17 +159,6 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     )
 
 
-def _of_host(plan: Plan, hardware: Hardware) -> int:
-    """Return the bytes of the host's memory that a rank has: the ranks of a node share it."""
-    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)
-
-
-def _fullest_end(plan: Plan) -> Plan:
-    """Return the plan of this stage of a pipeline or of the last, whichever holds more."""
-    last = replace(plan, settings=replace(plan.settings, pipeline_stage=plan.settings.pipeline_parallel - 1))
-    return max(plan, last, key=lambda stage: stage.peak_bytes)
-
-
 MARGIN = 0.15
 """A peak this far above the device's memory may still fit: a plan has an error, and an 80 GB H100 really has 79.1 GiB,
 6 % more. docs/validation.md has the evidence."""
@@ -114,29 +168,31 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
     """Return "fits", "may fit", which a dry run and a trial on the device decide, or "does not fit"."""
     if shortage(plan, hardware)[0] <= 0:
         return "fits"
-    missing = max(_fullest_end(plan).peak_bytes - hardware.memory_bytes, plan.host_bytes - _of_host(plan, hardware))
+    missing = max(plan.fullest_end.peak_bytes - hardware.memory_bytes, plan.host_bytes - _of_host(plan, hardware))
     return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
+
+
+def _of_host(plan: Plan, hardware: Hardware) -> int:
+    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)  # the ranks of a node share it
 
 
 def traffic(plan: Plan) -> Iterator[str]:
     """Yield lines on what the rank sends, collective by collective."""
     yield f"\nSent by each rank in a step: {size(plan.sent_bytes)}"
     for call in plan.collectives:
-        yield (
-            f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} in {call.when}, among {call.ranks} ranks"
-        ).replace("in after", "after")
+        when = call.when if call.when.startswith("after") else f"in {call.when}"
+        yield f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} {when}, among {call.ranks} ranks"
 
 
 def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
     """Yield lines on the time of a step, and on what is hidden behind computing."""
-    timeline = plan.timeline(hardware)
-    tokens = plan.settings.tokens_per_rank
+    timeline, tokens = plan.timeline(hardware), plan.settings.tokens_per_rank
     yield f"\nA step of {tokens:.10g} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"
     for label in ("earlier micro-batches", "forward", "backward", "optimizer step"):
         spent = sum(s.seconds for s in timeline.spans if s.stream == COMPUTE and s.name.startswith(label))
         if spent:
             yield f"  {duration(spent):>10}  compute          {label}"
-    for stream in (COMMUNICATION, TENSOR, PIPELINE, HOST):
+    for stream in (COMMUNICATION, TENSOR, CONTEXT, PIPELINE, HOST):
         if busy := timeline.busy(stream):
             exposed = timeline.exposed(stream, COMPUTE)
             yield f"  {duration(busy):>10}  {stream:<15}  {duration(exposed)} of it while nothing is computed"

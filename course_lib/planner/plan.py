@@ -4,13 +4,15 @@ States and bytes sent are exact, to the byte, wherever the shapes are known. Pea
 them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from html import escape
 from math import floor
 from typing import Any
 
 from . import explain
+from .memory.activations import held_back
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
 from .timing import step
@@ -19,7 +21,8 @@ from .timing.hardware import hardware as named
 from .timing.schedule import Timeline
 from .timing.volume import Collective, collectives
 from .timing.work import token_flops
-from .training.checks import PlanError, pick
+from .training.checks import PlanError, pick, whole
+from .training.frozen import trained
 from .training.models import MODELS
 from .training.pieces import piece
 from .training.settings import Settings, settings
@@ -36,9 +39,9 @@ December 2024. See docs/validation.md.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
-    """The cost of a step for rank 0, whose shards are the largest. See `plan`.
+    """The cost of a step for rank 0, whose shards are the largest. See `plan`. It shows itself as a page.
 
     Attributes:
         model: the model.
@@ -69,19 +72,13 @@ class Plan:
 
         The start of forward is left out if it holds the same as the moment between steps.
         """
-        distinct = {moment for part in self.parts for moment in part.moments if part.moments != MOMENTS}
-        return {
-            moment: {
-                category: sum(
-                    part.nbytes
-                    for part in self.parts
-                    if part.category == category and moment in part.moments and not part.host
-                )
-                for category in CATEGORIES
-            }
-            for moment in MOMENTS
-            if moment != BEGIN or moment in distinct
-        }
+        found = {moment: dict.fromkeys(CATEGORIES, 0) for moment in MOMENTS}
+        for part in (part for part in self.parts if not part.host):
+            for moment in part.moments:
+                found[moment][part.category] += part.nbytes
+        if all(part.moments == MOMENTS or BEGIN not in part.moments for part in self.parts):
+            del found[BEGIN]
+        return found
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -101,6 +98,14 @@ class Plan:
         """The most bytes that the device holds at once."""
         return sum(self.moments[self.peak_moment].values())
 
+    @cached_property
+    def fullest_end(self) -> "Plan":
+        """The plan of this stage of a pipeline or of the last, whichever holds more."""
+        if self.settings.last_stage:
+            return self
+        last = replace(self, settings=replace(self.settings, pipeline_stage=self.settings.pipeline_parallel - 1))
+        return max(self, last, key=lambda stage: stage.peak_bytes)
+
     @property
     def active_bytes(self) -> int:
         """The peak that `torch.cuda.max_memory_allocated` is expected to report: with `WORKSPACE_BYTES`."""
@@ -110,11 +115,15 @@ class Plan:
     def reserved_bytes(self) -> int:
         """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
 
-        Gradients that come after the peak rarely fit the blocks that were freed by then.
+        Gradients that come after the peak rarely fit the blocks freed by then. Frozen parameters are allocated once,
+        before the first step, and leave no gaps. nanotron's needs are fitted on what it reserved.
         """
+        if self.settings.engine == "nanotron" and (known := self.model.transformer):
+            return self.active_bytes + round(self.settings.tokens * held_back(known, self.settings))
+        still = sum(part.nbytes for part in self.parts if part.name == "frozen parameters" and not part.host)
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
         late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
-        return round(FRAGMENTATION[kind] * (self.active_bytes + max(0, late)))
+        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)))
 
     @property
     def host_bytes(self) -> int:
@@ -128,15 +137,11 @@ class Plan:
         return floor(sum((call.sent for call in self.collectives), Fraction()))
 
     def timeline(self, hardware: str | Hardware) -> Timeline:
-        """Return the schedule of a step on this hardware.
-
-        Raises:
-            ValueError: there is no such hardware, or the ranks do not fit it.
-        """
+        """Return the schedule of a step on this hardware. Raises ValueError if the ranks do not fit it."""
         return step.timeline(self.model, self.settings, named(hardware))
 
     def step_seconds(self, hardware: str | Hardware) -> float:
-        """Return the seconds of a step on this hardware; errors as `timeline`."""
+        """Return the seconds of a step; errors as `timeline`."""
         return self.timeline(hardware).seconds
 
     def tokens_per_second(self, hardware: str | Hardware) -> float:
@@ -148,25 +153,23 @@ class Plan:
 
         What backward recomputes is not useful (PaLM, arXiv 2204.02311, appendix B).
         """
-        machine = named(hardware)
-        return (
-            self.tokens_per_second(machine)
-            * token_flops(self.model, self.settings)
-            / machine.peak_flops(self.settings.policy.fast)
-        )
+        peak = named(hardware).peak_flops(self.settings.policy.fast)
+        return self.tokens_per_second(hardware) * token_flops(self.model, self.settings) / peak
 
     def explain(self, hardware: str | Hardware | None = None) -> str:
         """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
-        lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
+        lines = [*explain.header(self), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
 
+    def __repr__(self) -> str:
+        return "\n\n".join(explain.page(self))
 
-def plan(
-    params: Any = None,
-    *,
-    model: "str | Transformer | Model | None" = None,
-    **given: Any,
-) -> Plan:
+    def _repr_html_(self) -> str:
+        card = '<div class="course-widget"><div class="course-card">'
+        return f"{card}<pre>{escape(repr(self))}</pre></div></div>"
+
+
+def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None, **given: Any) -> Plan:
     """Return the cost of training `params` parameters, or a `model`, for each rank.
 
     >>> plan(params=7.5e9, world_size=64, stage=2, precision="mixed").bytes["optimizer"]
@@ -187,7 +190,13 @@ def plan(
         raise PlanError(
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
-    described = of_params(params) if model is None else _described(model)
+    described = of_params(params) if model is None else model
+    if isinstance(described, str):
+        described = pick("model", described, MODELS)
+    if isinstance(described, Transformer):
+        described = of_transformer(described)
+    if isinstance(count := given.get("trainable"), int | float) and count > 1:
+        given["trainable"] = whole("trainable", count, most=described.params) / described.params
     planned = Plan(model=described, settings=settings(**given))
     known, sequence = described.transformer, planned.settings.sequence
     if known and sequence > known.context:
@@ -195,11 +204,5 @@ def plan(
             f"sequence={sequence} with {known.name}: it was made for at most {known.context} tokens. Choose a shorter "
             "sequence."
         )
-    _ = planned.piece  # raises if the model cannot be cut in this way
+    trained(planned.piece, planned.settings)  # raises if the model cannot be cut or adapted in this way
     return planned
-
-
-def _described(model: "str | Transformer | Model") -> Model:
-    if isinstance(model, Model):
-        return model
-    return of_transformer(model if isinstance(model, Transformer) else pick("model", model, MODELS))

@@ -1,9 +1,12 @@
-"""The largest or the least that a plan allows: micro-batch, sequence, stage, and GPU-hours for a number of tokens."""
+"""The largest or the least that a plan allows: micro-batch, sequence, ranks, and GPU-hours for a number of tokens."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf
+from itertools import product
+from math import ceil, inf, log2
 from typing import Any
 
+from .choose import cuts
 from .explain import how, shortage, size
 from .plan import Plan, plan
 from .timing.hardware import Hardware
@@ -18,41 +21,40 @@ def fits(plan: Plan, machine: str | Hardware) -> bool:
     return shortage(plan, named(machine))[0] <= 0
 
 
-def largest_batch(hardware: str | Hardware, **given: Any) -> int:
-    """Return the most sequences in a micro-batch that fit, 0 if not even one does; `given` as for `plan`."""
-    return _most_that_fits(plan(**given), hardware, "batch")
+def largest_batch(plan: Plan, machine: str | Hardware) -> int:
+    """Return the most sequences in a micro-batch that fit, 0 if not even one does."""
+    return _most_that_fits(plan, machine, "batch", 1, 2**20)
 
 
-def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
-    """Return the most tokens in a sequence that fit, at most the model's context, 0 if none do; `given` as for `plan`.
-
-    Memory for one more token may be there; what a model was not made for is not tried.
-    """
-    return _most_that_fits(plan(**{"sequence": 1} | given), hardware, "sequence")
+def longest_sequence(plan: Plan, machine: str | Hardware) -> int:
+    """Return the most tokens in a sequence that fit, at most as many as the model was made for, 0 if none do."""
+    context = plan.model.transformer.context if plan.model.transformer else 0
+    return _most_that_fits(plan, machine, "sequence", plan.settings.context_parallel, context)
 
 
-def first_stage(hardware: str | Hardware, **given: Any) -> int | None:
-    """Return the first stage of ZeRO that fits, or None; `given` as for `plan`."""
-    return next((stage for stage in range(4) if fits(plan(**given | {"stage": stage}), hardware)), None)
-
-
-def _most_that_fits(plan: Plan, machine: str | Hardware, name: str) -> int:
-    """Return the largest "batch" or "sequence" that fits, 0 if none does. A sequence is not longer than the context."""
-    known = plan.model.transformer
-    if known is None:
+def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, most: int) -> int:
+    if plan.model.transformer is None:
         raise PlanError(
             f"the largest {name} for {plan.model.name}: only a transformer's activations are planned. Give model=..., "
             "a transformer. A dry run measures them for any model."
         )
-
-    def fitting(value: int) -> bool:
-        changes: dict[str, Any] = {name: value}
-        return fits(replace(plan, settings=replace(plan.settings, **changes)), machine)
-
-    return largest(fitting, known.context if name == "sequence" else 2**20)
+    return step * largest(lambda count: fits(_with(plan, **{name: step * count}), machine), most // step)
 
 
-@dataclass(frozen=True, kw_only=True)
+def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
+    """Return how many ranks fit, the first power of two times those that share a sequence; 0 if none do."""
+    settings = plan.settings
+    group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
+    more = {"shard_size": None, "reshard": bool(settings.reshard)}
+    counts = (group * 2**doubled for doubled in range(20))
+    return next((count for count in counts if fits(_with(plan, world_size=count, **more), machine)), 0)
+
+
+def _with(plan: Plan, **changes: Any) -> Plan:
+    return replace(plan, settings=replace(plan.settings, **changes))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Budget:
     """The cheapest training found: its plan, the GPU-hours and the seconds that it takes for all tokens."""
 
@@ -60,12 +62,11 @@ class Budget:
     gpu_hours: float
     seconds: float
 
-    def __str__(self) -> str:
-        days = self.seconds / 86400
-        return (
-            f"{self.gpu_hours:,.0f} GPU-hours, {days:.3g} days: {how(self.plan.settings)}, micro-batches of "
-            f"{self.plan.settings.batch} x {self.plan.settings.sequence} tokens, at most {size(self.plan.peak_bytes)}"
-        )
+    def __repr__(self) -> str:
+        settings, days = self.plan.settings, self.seconds / 86400
+        how_long = f"With sequences of {settings.sequence} tokens: {self.gpu_hours:,.0f} GPU-hours, {days:.3g} days"
+        batches = f"{settings.micro_batches} micro-batches of {settings.batch}"
+        return f"{how_long}, {how(settings)}, {batches}, at most {size(self.plan.peak_bytes)}"
 
 
 def cheapest(
@@ -75,8 +76,9 @@ def cheapest(
     """Return the plan that trains on `tokens` within `days` in the fewest GPU-hours.
 
     The number of ranks doubles, from the fewest that could be fast enough, until the plan is fast enough, because more
-    ranks hardly ever need fewer GPU-hours. Each number is tried in stage 3 with and without tensor parallelism in the
-    node, with and without checkpointing, and with the largest micro-batch that fits. `given` as for `plan`.
+    ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and pipeline parallelism, with
+    and without checkpointing, and with the largest micro-batch that fits: in stage 3, and a pipeline in stage 1, with 8
+    micro-batches for each of its stages. `given` as for `plan`.
 
     Raises:
         ValueError: nothing fits, or nothing is fast enough.
@@ -86,44 +88,37 @@ def cheapest(
         raise PlanError(f"tokens={tokens!r}, days={days!r}: both have to be above 0, and tokens finite. Change them.")
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     least = plan(model=model, **given)
-    useful = machine.achievable * machine.peak_flops(least.settings.policy.fast) * days * 86400
-    ranks = 1
-    while ranks * useful < tokens * token_flops(least.model, least.settings):
-        ranks *= 2
-    least_ranks, reached = ranks, f"at least {ranks} are needed at {machine.achievable:.0%} of the peak"
-    fastest = 0.0
+    needed = tokens * token_flops(least.model, least.settings) / (days * 86400)
+    least_ranks = 2 ** max(
+        0, ceil(log2(needed / (machine.achievable * machine.peak_flops(least.settings.policy.fast))))
+    )
+    ranks, found = least_ranks, list[Budget]()
     while ranks <= most_ranks:
-        found = [one for one in _ways(model, machine, tokens, ranks, given) if one is not None]
-        fastest = max([fastest, *(1 / one.seconds for one in found)])
-        found = [one for one in found if one.seconds <= days * 86400]
-        if found:
-            return min(found, key=lambda one: one.gpu_hours)
+        found += _ways(machine, tokens, {"model": model, "world_size": ranks} | given)
+        if fast := [one for one in found if one.seconds <= days * 86400]:
+            return min(fast, key=lambda one: one.gpu_hours)
         ranks *= 2
-    if least_ranks <= most_ranks:
-        reached = f"the fastest takes {1 / fastest / 86400:,.1f} days" if fastest else "nothing fits"
+    reached = "nothing fits"
+    if least_ranks > most_ranks:
+        reached = f"at least {least_ranks} are needed at {machine.achievable:.0%} of the peak"
+    elif found:
+        reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow more "
         "days or ranks, or fewer tokens."
     )
 
 
-def _ways(model: Any, machine: Hardware, tokens: float, ranks: int, given: dict[str, Any]) -> list[Budget | None]:
-    node = min(ranks, machine.devices)
-    return [
-        _way(machine, tokens, {"model": model, "world_size": ranks, "stage": 3, "attention": "flash",
-                               "implementation": "fused", "tensor_parallel": tensor, "checkpointing": how} | given)
-        for tensor in dict.fromkeys((1, node))
-        for how in ("none", "full")
-    ]  # fmt: skip
-
-
-def _way(machine: Hardware, tokens: float, given: dict[str, Any]) -> Budget | None:
-    try:
-        batch = largest_batch(machine, **given)
-        if not batch:
-            return None
-        planned = plan(**given | {"batch": batch})
-        seconds = tokens / (planned.tokens_per_second(machine) * planned.settings.world_size)
-    except PlanError:  # these ranks cannot be divided in this way
-        return None
-    return Budget(plan=planned, gpu_hours=seconds * planned.settings.world_size / 3600, seconds=seconds)
+def _ways(machine: Hardware, tokens: float, given: dict[str, Any]) -> Iterator[Budget]:
+    usual = {"attention": "flash", "implementation": "fused"}
+    for cut, recomputed in product(cuts(machine, given), ("none", "full")):
+        stages = cut["pipeline_parallel"]
+        rest = {"stage": 1, "micro_batches": 8 * stages} if stages > 1 else {"stage": 3}
+        try:
+            one = plan(**usual | rest | {"checkpointing": recomputed} | given | cut)
+            if batch := largest_batch(one, machine):
+                one = _with(one, batch=batch)
+                seconds = tokens / (one.tokens_per_second(machine) * one.settings.world_size)
+                yield Budget(plan=one, gpu_hours=seconds * one.settings.world_size / 3600, seconds=seconds)
+        except PlanError:  # these ranks cannot be divided in this way
+            continue

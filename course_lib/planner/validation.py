@@ -1,11 +1,10 @@
 """Published runs on GPUs, planned and compared: how far the planner can be trusted. `course validate` prints it.
 
-Each file in `published/` has a reader, which describes a row as settings, or says why it cannot be described.
+A row of a file in `published/` describes a run as settings, or says why it cannot be described.
 """
 
-import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +13,43 @@ from typing import Any
 
 from .explain import size, verdict
 from .plan import Plan, plan
-from .timing.hardware import HARDWARE
-from .training.shapes import Transformer
+from .spelling import SETTINGS, read
+from .timing.cost import Link
+from .timing.hardware import HARDWARE, LINKS
+from .training.checks import rows
+from .training.models import MODELS, described
 
 PUBLISHED = Path(__file__).parent / "published"
 GIB = 2**30
-_MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
-        "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
-        "70b": (80, 8192, 64)}  # fmt: skip
-"""Layers, hidden, heads of llm-foundry's MPT models; with 50,368 tokens they have the published parameter counts."""
+CONTEXT_BYTES = 1.5e9
+"""What `nvidia-smi` counts and torch does not, about: CUDA's context and libraries."""
+
+_SLOWER = replace(HARDWARE["a100-infiniband"], network=Link(**LINKS["network"], bandwidth=50e9))
+MACHINES = HARDWARE | {
+    "a100, 4 x 100 Gb RoCE": _SLOWER, "a100, 4 x 100 Gb Omni-Path": _SLOWER,
+    "h200 nodes": replace(HARDWARE["h200"], network=HARDWARE["h100-infiniband"].network),
+}  # fmt: skip
+"""Machines by the name in the files: with the networks of InternLM's and BLOOM's clusters, four ports of 100 Gb/s."""
+RAN, OUT_OF_MEMORY, CRASHED = "ran", "ran out of memory", "crashed or ran out of memory"
+_FILES: dict[str, dict[str, str]] = {
+    "ultrascale-playbook-runs.csv": {
+        "source": "Ultra-Scale Playbook", "named": "playbook-", "hardware": "h100-infiniband", "sequence": "4096",
+        "engine": "nanotron", "precision": "mixed_fp32_accumulation", "attention": "flash_copies", "loss": "parallel",
+        "implementation": "fused",
+    },
+    "llm-foundry-fsdp.csv": {
+        "source": "llm-foundry", "stage": "3", "engine": "torch", "attention": "flash", "loss": "fused",
+        "implementation": "fused",
+    },
+    "other-runs.csv": {},
+    "adapters-experts-fp8.csv": {},
+}  # fmt: skip
+"""The files of `published/`, and what all of their rows have. Columns are named as settings and as `Transformer`'s."""
+_MEASURED: dict[str, dict[str, float]] = {
+    "active": {"active_gib": GIB}, "reserved": {"reserved_gib": GIB, "reserved_bytes": 1}, "mfu": {"mfu_percent": 0.01},
+    "tokens_per_second": {"tokens_per_second": 1},
+}  # fmt: skip
+"""The columns of what was measured, and their units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +59,12 @@ class Run:
     Attributes:
         source, model: where it was published, and of which model.
         sharding: the parallelism in words.
-        hardware: a name from `HARDWARE`.
+        hardware: a name from `MACHINES`.
         given: the arguments of `plan`; empty if the run cannot be described.
         active, reserved: bytes, as torch's allocator reports them; None if not published.
         tokens_per_second, mfu: of each GPU; None if not published, or for a reason.
         reason: why the run, or its speed, is not compared.
-        fitted: whether the run is known to have fitted its GPUs.
+        ended: `RAN`, `OUT_OF_MEMORY`, or `CRASHED` where the source does not say which.
     """
 
     source: str
@@ -50,7 +77,7 @@ class Run:
     tokens_per_second: float | None = None
     mfu: float | None = None
     reason: str = ""
-    fitted: bool = True
+    ended: str = RAN
 
     @property
     def kind(self) -> str:
@@ -63,8 +90,8 @@ class Run:
 
     @cached_property
     def fits(self) -> str:
-        """The planner's verdict on whether the run fits; it did."""
-        return verdict(self.plan, HARDWARE[self.hardware])
+        """The planner's verdict on whether the run fits."""
+        return verdict(self.plan, MACHINES[self.hardware])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +129,11 @@ class Validation:
         """Every published value that can be planned."""
         return tuple(one for run in self.runs if run.given for one in _compare(run))
 
-    @property
-    def called_too_large(self) -> list[Run]:
-        """The runs that fitted, and that the planner says do not fit."""
-        return [run for run in self.runs if run.given and run.fitted and run.fits == "does not fit"]
+    @cached_property
+    def verdicts(self) -> dict[str, Counter[str]]:
+        """How many runs the planner says fit, may fit and do not fit, by how they ended."""
+        return {ended: Counter(run.fits for run in self.runs if run.given and run.ended == ended)
+                for ended in (RAN, OUT_OF_MEMORY, CRASHED)}  # fmt: skip
 
     def table(self) -> str:
         """Return every compared value as a line."""
@@ -117,15 +145,16 @@ class Validation:
         groups: dict[tuple[str, str, str], list[float]] = {}
         for one in self.compared:
             for name in (f"{one.run.model}, {one.run.kind}", f"all, {one.run.kind}"):
-                groups.setdefault((one.run.source, one.what, name), []).append(one.error)
-        lines = [f"{'source':26}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
-        lines += [_summary(*key, errors) for key, errors in sorted(groups.items())]
-        fitted = sum(run.fitted for run in self.runs if run.given)
-        lines.append(f"\n{fitted} runs fitted. The plan calls {len(self.called_too_large)} of them too large.")
-        verdicts = Counter(run.fits for run in self.runs if run.given and not run.fitted)
-        if verdicts:
+                groups.setdefault((one.run.source.split(" ")[0], one.what, name), []).append(one.error)
+        lines = [f"{'source':15}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
+        for (source, what, name), errors in sorted(groups.items()):
+            near, sizes = sum(abs(error) <= 0.1 for error in errors) / len(errors), [*map(abs, errors)]
+            lines.append(f"{source:15}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  "
+                         f"{max(sizes):7.0%}")  # fmt: skip
+        lines.append("")
+        for ended, verdicts in self.verdicts.items():
             counts = ", ".join(f"{number} × “{name}”" for name, number in verdicts.most_common())
-            lines.append(f"{verdicts.total()} crashed or ran out of memory. The plan's verdicts: {counts}.")
+            lines.append(f"{verdicts.total()} {ended}. The plan's verdicts: {counts or 'none'}.")
         reasons = Counter(f"{run.source}: {run.reason}" for run in self.runs if run.reason)
         lines += [f"Not compared, {count} × {reason}" for reason, count in reasons.items()]
         return "\n".join(lines)
@@ -133,27 +162,36 @@ class Validation:
 
 def validate() -> Validation:
     """Plan the published runs that come with the course, and compare."""
-    readers = {"ultrascale-playbook-runs.csv": _playbook, "llm-foundry-fsdp.csv": _foundry, "other-runs.csv": _others}
-    return Validation(runs=tuple(run for name, read in readers.items() for run in read(_rows(PUBLISHED / name))))
+    return Validation(runs=tuple(_run(same | row) for name, same in _FILES.items() for row in rows(PUBLISHED / name)))
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+def _run(row: dict[str, str]) -> Run:
+    texts = row | dict(pair.split("=") for pair in row.get("given", "").split())
+    given = {name: read(name, texts[name]) for name in SETTINGS if texts.get(name)}
+    if row.get("layers"):
+        given["model"] = described({"name": row["model"], "context": texts["sequence"], **row})
+    else:
+        given["model"] = MODELS[row.get("named", "") + row["model"].lower()]
+    measured = {name: float(row[column]) * unit for name, units in _MEASURED.items() for column, unit in units.items()
+                if row.get(column) and not (row.get("no_speed") and unit < GIB)}  # fmt: skip
+    if row.get("memory_kind", "").startswith("nvidia-smi"):
+        measured["reserved"] -= CONTEXT_BYTES
+    ended = row.get("ended") or (RAN if measured else CRASHED)
+    words = row.get("sharding") or _sharding(given)
+    reason = row.get("cannot") or row.get("no_speed") or (f"the run {ended}" if ended == CRASHED else "")
+    return Run(source=row["source"], model=row["model"], sharding=words, hardware=row["hardware"], reason=reason,
+               given={} if row.get("cannot") else given, ended=ended, **measured)  # fmt: skip
 
 
-def _cuts(tensor: int, pipeline: int) -> list[str]:
-    return [f"{name} {ranks}" for name, ranks in (("TP", tensor), ("PP", pipeline)) if ranks > 1]
-
-
-def _summary(source: str, what: str, name: str, errors: Iterable[float]) -> str:
-    sizes = [abs(error) for error in errors]
-    near = sum(one <= 0.1 for one in sizes) / len(sizes)
-    return f"{source:26}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
+def _sharding(given: dict[str, Any]) -> str:
+    tensor, pipeline = given["tensor_parallel"], given["pipeline_parallel"]
+    cuts = [f"{name} {ranks}" for name, ranks in (("TP", tensor), ("PP", pipeline)) if ranks > 1]
+    words = [f"ZeRO-{given['stage']}", f"DP {given['world_size'] // (tensor * pipeline)}", *cuts]
+    return ", ".join([*words, f"{given['batch']} x {given['micro_batches']}"])
 
 
 def _compare(run: Run) -> Iterator[Compared]:
-    machine = HARDWARE[run.hardware]
+    machine = MACHINES[run.hardware]
     for what, published, planned in (
         ("active", run.active, lambda: run.plan.active_bytes),
         ("reserved", run.reserved, lambda: run.plan.reserved_bytes),
@@ -162,68 +200,3 @@ def _compare(run: Run) -> Iterator[Compared]:
     ):
         if published is not None:
             yield Compared(run=run, what=what, planned=planned(), published=published)
-
-
-def _playbook(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    for row in rows:
-        dp, tensor, pipeline = (int(row[name]) for name in ("dp", "tp", "pp"))
-        ranks, stage = dp * tensor * pipeline, int(row["zero"])
-        words = [f"ZeRO-{stage}", f"DP {dp}", *_cuts(tensor, pipeline), f"{row['micro_batch']} x {row['accumulation']}"]
-        run = Run(source="Ultra-Scale Playbook", model=row["model"], sharding=", ".join(words),
-                  hardware="h100-infiniband", given={}, reason="the run crashed or ran out of memory")  # fmt: skip
-        given = {
-            "model": f"playbook-{row['model'].lower()}", "world_size": ranks, "stage": stage, "sequence": 4096,
-            "batch": int(row["micro_batch"]), "micro_batches": int(row["accumulation"]), "tensor_parallel": tensor,
-            "pipeline_parallel": pipeline, "engine": "nanotron", "precision": "mixed_fp32_accumulation",
-            "attention": "flash_copies", "loss": "parallel", "implementation": "fused",
-        }  # fmt: skip
-        if not row["memory_gb"]:
-            yield replace(run, given=given, fitted=False)
-            continue
-        speed = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
-        yield replace(run, given=given, active=float(row["memory_gb"]) * GIB, tokens_per_second=speed, reason="")
-
-
-def _foundry(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    machines = {"h100_80gb": "h100-infiniband", "a100_80gb": "a100-infiniband", "a100_40gb": "a100-40gb"}
-    for row in rows:
-        ranks, sequence, full = int(row["gpus"]), int(row["sequence"]), row["activation_checkpointing"] == "True"
-        reason = "fp8 is not planned" if "fp8" in row["precision"] else ""
-        reason = reason or ("offload of activations is not planned" if row["activation_offload"] == "True" else "")
-        given = {
-            "model": _mpt(row["model"], sequence), "world_size": ranks, "stage": 3, "engine": "torch",
-            "precision": "mixed", "batch": int(row["micro_batch"]), "micro_batches": int(row["accumulation"]),
-            "sequence": sequence, "checkpointing": "full" if full else "none", "attention": "flash", "loss": "fused",
-            "implementation": "fused",
-        }  # fmt: skip
-        yield Run(source="llm-foundry", model=f"MPT {row['model']}", hardware=machines[row["gpu"]],
-                  sharding=f"FSDP {ranks} {row['gpu'][:4]}, {sequence}{', full' if full else ''}",
-                  given={} if reason else given, mfu=float(row["mfu_percent"]) / 100, reason=reason)  # fmt: skip
-
-
-def _mpt(name: str, sequence: int) -> Transformer:
-    layers, hidden, heads = _MPT[name]
-    return Transformer(
-        name=f"MPT {name}", layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, vocab=50368,
-        positions=sequence, context=sequence, gated=False, dropout=False, tied=True, source="llm-foundry",
-    )  # fmt: skip
-
-
-def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    numbers = ("world_size", "stage", "tensor_parallel", "pipeline_parallel", "model_chunks", "batch", "micro_batches",
-               "sequence")  # fmt: skip
-    for row in rows:
-        given: dict[str, Any] = {name: int(row[name]) for name in numbers}
-        given |= {name: row[name] for name in ("model", "engine", "checkpointing", "loss")}
-        given |= {name: row[name] == "yes" for name in ("compiled", "expandable")}
-        given |= {"precision": "mixed_fp32_accumulation", "attention": "flash", "implementation": "fused"}
-        given["reshard"] = given["pipeline_parallel"] == 1  # the units stay whole between the micro-batches
-        words = [f"FSDP {row['world_size']}", *_cuts(given["tensor_parallel"], given["pipeline_parallel"]),
-                 row["checkpointing"], *(["compiled"] if given["compiled"] else [])]  # fmt: skip
-
-        published: dict[str, Any] = {name: float(row[column]) * unit for name, column, unit in (
-            ("active", "active_gib", GIB), ("reserved", "reserved_gib", GIB), ("mfu", "mfu_percent", 0.01),
-            ("tokens_per_second", "tokens_per_second_per_gpu", 1),
-        ) if row[column] and not (row["note"] and unit != GIB)}  # fmt: skip
-        yield Run(source=row["source"], model=row["model"], sharding=", ".join(words), hardware=row["hardware"],
-                  given=given, reason=row["note"], **published)  # fmt: skip

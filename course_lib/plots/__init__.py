@@ -13,7 +13,6 @@ from .diagrams.schedules import plot_buckets, plot_units
 from .diagrams.stages import plot_zero
 from .memory import plot_memory
 from .picture import Picture
-from .plan import plot_plan
 from .reports import Report, report
 from .run_report import RunRecord, RunReport
 from .run_report.recorded import plot_recorded
@@ -24,6 +23,6 @@ from .validation import plot_validation
 
 __all__ = [
     "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
-    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_plan", "plot_ranks", "plot_recorded", "plot_schedule",
-    "plot_shards", "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
+    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_schedule", "plot_shards",
+    "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
 ]  # fmt: skip

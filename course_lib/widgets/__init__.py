@@ -2,7 +2,7 @@
 
 cells                                       `exercise`, and what a notebook calls for an exercise
 exercise_widget, quiz_widget, prediction    the widgets
-planner_widget, world_picker                the planner, and the choice of a world
+planner/, world_picker                      the planner, and the choice of a world
 map, scores, results                        tables of the learner's progress, which need no kernel
 attempt, guess                              the logic of exercises and predictions, without widgets
 card                                        how a click in the browser becomes a call in Python
@@ -12,7 +12,7 @@ style, static/                              the HTML that all are made of, its l
 
 from .cells import exercise
 from .map import course_map
-from .planner_widget import show_planner
+from .planner.widget import show_planner
 from .prediction import predict
 from .quiz_widget import quiz
 from .results import my_results

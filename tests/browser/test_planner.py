@@ -32,31 +32,45 @@ def planner(page: Page) -> Locator:
     return page.locator(".course-widget").first
 
 
-def test_the_keyboard_is_enough(planner: Locator, page: Page) -> None:
-    expect(planner.get_by_text("Fits:")).to_be_visible(timeout=READY_MS)
-    planner.get_by_label("ZeRO stage").focus()
-    for key in ("Enter", "Home", "Enter"):
-        page.keyboard.press(key)
-    expect(planner.get_by_text("Does not fit:")).to_be_visible(timeout=READY_MS)
+def test_the_keyboard_is_enough_and_keeps_its_place(planner: Locator, page: Page) -> None:
+    expect(planner.get_by_text("✓ Fits")).to_be_visible(timeout=READY_MS)
+    stage = planner.get_by_label("3 + parameters")
+    stage.focus()
+    page.keyboard.press("ArrowRight")  # from the last to the first
+    expect(planner.get_by_text("✗ Does not fit")).to_be_visible(timeout=READY_MS)
+    expect(planner.get_by_text("was 34.3 GB")).to_be_visible()
+    expect(planner.get_by_label("0 nothing")).to_be_focused()
 
-    planner.get_by_label("GPUs").focus()
+    gpus = planner.get_by_label("GPUs", exact=True)
+    gpus.focus()
     page.keyboard.press("ArrowUp")
     expect(planner.get_by_text("9 ranks on 8x H100 80GB, NVLink")).to_be_visible(timeout=READY_MS)
+    expect(gpus).to_be_focused()
+
+
+def test_a_page_that_is_loaded_again_shows_what_was_chosen(planner: Locator, page: Page) -> None:
+    planner.get_by_text("1 optimizer").click()
+    expect(planner.locator("p", has_text="Stage 1 on 8 ranks")).to_be_visible(timeout=READY_MS)
+    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    page.reload()
+
+    expect(page.locator(".course-widget").first.get_by_label("1 optimizer")).to_be_checked(timeout=READY_MS)
 
 
 def test_keys_typed_in_a_list_are_no_commands_to_the_notebook(planner: Locator, page: Page) -> None:
     """Letters insert cells, cut them, and make them Markdown where nothing keeps them; arrows go to other cells."""
-    stage = planner.get_by_label("ZeRO stage")
-    expect(stage).to_be_visible(timeout=READY_MS)
+    optimizer = planner.locator("[name=optimizer]")
+    expect(optimizer).to_be_visible(timeout=READY_MS)
     before = cells(page)
     for key in ("a", "b", "m", "x", "Shift+M", "d", "d"):
-        stage.press(key)
+        optimizer.press(key)
     assert cells(page) == before
 
-    stage.press("ArrowUp")
-    assert stage.input_value() == "2: gradients sharded, too"
-    expect(stage).to_be_focused()
-    stage.press("Shift+Enter")  # runs the cell, as it does everywhere
+    optimizer.select_option("adamw")
+    optimizer.press("ArrowUp")
+    assert optimizer.input_value() == "adam"
+    expect(optimizer).to_be_focused()
+    optimizer.press("Shift+Enter")  # runs the cell, as it does everywhere
     wait_for(page, f"{NOTEBOOK}.content.activeCellIndex === 1")
 
 
@@ -68,9 +82,8 @@ def cells(page: Page) -> list[str]:
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_it_can_be_read_in_both_themes(planner: Locator, page: Page, theme: str) -> None:
     choose_theme(page, "Dark" if theme == "Dark" else "Light")
-    expect(planner.get_by_role("img", name="a rank holds at most")).to_be_visible(timeout=READY_MS)
-    planner.get_by_text("The figure as text").click()
-    expect(planner.get_by_text("Held by rank 0; no rank holds more:")).to_be_visible()
-    for text in ("Fits:", "The figure as text", "Tab goes from field to field."):
+    planner.get_by_text("The plan as text").click()
+    expect(planner.get_by_text("Held by rank 0; no rank holds more:")).to_be_visible(timeout=READY_MS)
+    for text in ("✓ Fits", "The plan as text", "Tokens of a sequence", "held at most", "the step"):
         assert contrast(planner.get_by_text(text).first) >= 4.5
     assert axe_finds(page.main_frame, [".course-widget"]) == []

@@ -11,6 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
@@ -19,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 import course_lib
 from course_lib import plan
 from course_lib.planner import size
+from tests.browser.test_learning import axe_finds
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "site"
@@ -92,31 +94,113 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     assert {f"course_lib.{name}" for name in public} <= places
 
 
+FIRST = {"model": "llama-7b", "world_size": 8, "stage": 3, "sequence": 4096, "attention": "flash"}
+"""The arguments of the planner's first plan."""
+
+
+def open_planner(page: Page, address: str, plan: str = "") -> None:
+    page.goto(f"{address}/planner/index.html{plan}")
+    expect(page.get_by_label("GPUs", exact=True)).to_be_enabled(timeout=READY_MS)
+
+
+def outline(page: Page) -> float:
+    """Return the width of the outline in the row of the optimizer's step, in pixels; 0 without one."""
+    row = page.locator(".plan li", has_text="optimizer step").locator(".plan-before")
+    return float(row.evaluate("outline => outline.getBoundingClientRect().width")) if row.count() else 0.0
+
+
 def test_the_planner_in_the_page_plans_as_the_library_does(page: Page, address: str) -> None:
     requests = []
     page.on("request", lambda request: requests.append(request.url))
-    page.goto(f"{address}/planner/index.html")
-    verdict, gpus = page.locator("#verdict"), page.get_by_label("GPUs")
-    expect(gpus).to_be_enabled(timeout=READY_MS)
-    gpus.press("ArrowRight")
-    gpus.press("ArrowRight")
-    page.get_by_label("ZeRO stage").select_option("2: gradients sharded, too")
+    open_planner(page, address)
+    verdict = page.locator("#verdict")
+    page.get_by_label("GPUs", exact=True).fill("32")
+    page.get_by_text("2 + gradients").click()
 
-    planned = plan(model="llama-7b", world_size=32, stage=2, precision="mixed", sequence=4096, attention="flash")
-    expect(verdict).to_have_text(f"Fits: rank 0 holds at most {size(planned.peak_bytes)}.")
-    expect(page.locator("#plan img")).to_have_attribute("alt", re.compile("Llama 2 7B, stage 2 on 32 ranks"))
+    planned = plan(**FIRST | {"world_size": 32, "stage": 2})
+    expect(verdict).to_contain_text(f"Fits Rank 0 holds at most {size(planned.peak_bytes)} of 80 GB")
+    expect(page.locator("#plan")).to_contain_text("Stage 2 on 32 ranks")
     page.get_by_label("Hardware").select_option("8x H100 80GB, NVLink")
-    expect(verdict).to_contain_text("Cannot be planned: 32 ranks on 8x H100 80GB, NVLink")
+    expect(verdict).to_contain_text("Cannot be planned 32 ranks on 8x H100 80GB, NVLink")
     assert [url for url in requests if not url.startswith((address, "data:"))] == []
+
+
+def test_a_plan_has_an_address_and_the_back_button_returns_to_it(page: Page, address: str) -> None:
+    open_planner(page, address, "#model=llama-70b&world_size=64&stage=1&expandable=yes")
+    expect(page.locator("#plan")).to_contain_text("Llama 2 70B, 69 billion parameters. Stage 1 on 64 ranks")
+    expect(page.get_by_label("1 optimizer")).to_be_checked()
+    expect(page.locator("[name=expandable]")).to_have_value("yes")
+    expect(page.locator("#plan code").first).to_have_text(
+        "course plan llama-70b --gpu h100-infiniband --gpus 64 --stage 1 --sequence 4096 --attention flash "
+        "--expandable yes"
+    )
+
+    page.get_by_role("button", name="×2 GPUs").click()
+    page.locator("[name=model]").select_option("Llama 2 7B")
+    expect(page).to_have_url(re.compile("#world_size=128&stage=1&expandable=yes$"))
+    page.go_back()
+    expect(page.locator("[name=model]")).to_have_value("llama-70b")
+    page.go_back()
+    expect(page.get_by_label("GPUs", exact=True)).to_have_value("64")
+    expect(page.locator("#plan")).to_contain_text("Stage 1 on 64 ranks")
+
+
+def test_what_is_wrong_or_hostile_in_an_address_is_shown_as_text(page: Page, address: str) -> None:
+    open_planner(page, address, "#world_size=many&model=<img src=x onerror=window.hurt=1>&<b>=1&stage=2")
+    verdict = page.locator("#verdict")
+
+    expect(verdict).to_contain_text("world_size='many': what is counted here is whole")
+    expect(verdict).to_contain_text("model='<img src=x onerror=window.hurt=1>': the planner knows no such model")
+    expect(verdict).to_contain_text("There is no setting '<b>': it is left out.")
+    expect(page.locator("#plan")).to_contain_text("Stage 2 on 8 ranks")
+    assert page.locator("#verdict :is(img, b)").count() == 0
+    assert page.evaluate("window.hurt") is None
+
+
+def test_the_plan_before_is_an_outline_on_the_same_axis(page: Page, address: str) -> None:
+    open_planner(page, address, "#stage=0")
+    device, row = page.locator(".plan-axis small").first, page.locator(".plan li", has_text="optimizer step")
+    before, total = device.bounding_box(), row.locator("div").bounding_box()
+    assert outline(page) == 0
+    page.get_by_label("0 nothing").focus()
+    page.keyboard.press("ArrowLeft")  # from the first to the last: stage 3
+
+    expect(page.locator(".plan-facts")).to_contain_text("was 136 GB")
+    planned = plan(**FIRST | {"stage": 0})
+    after = device.bounding_box()
+    assert total and before and after
+    assert outline(page) == pytest.approx(planned.peak_bytes / 160e9 * total["width"], abs=2)
+    assert after["x"] == before["x"]
+
+    page.get_by_label("GPUs", exact=True).press("Backspace")  # a number that is being typed is one change
+    page.keyboard.type("16")
+    expect(page.locator(".plan-facts")).to_contain_text("was 34.3 GB")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 800, 1280])
+def test_the_planners_numbers_are_in_sight_on_every_screen(page: Page, address: str, width: int, scheme: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 740})
+    page.emulate_media(color_scheme=scheme)
+    open_planner(page, address, "#model=llama-405b&stage=0&world_size=1024")
+
+    expect(page.locator("#verdict")).to_be_in_viewport(ratio=0.9)  # before anything is scrolled
+    for number in page.locator("#plan :is(li > strong, .plan-facts strong, button)").all():
+        box = number.bounding_box()
+        assert box and box["x"] >= 0 and box["x"] + box["width"] <= width
+    page.get_by_text("More settings").click()
+    wide = "[...document.querySelectorAll('.plan *')].filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)"
+    scrolls = f"{wide}.filter(e => /auto|scroll/.test(getComputedStyle(e).overflowX)).length"
+    assert page.evaluate(scrolls) == 0
+    assert axe_finds(page.main_frame, [".plan"]) == []
 
 
 def test_without_scripts_the_planner_shows_its_first_plan(browser: Browser, address: str) -> None:
     page = browser.new_page(java_script_enabled=False)
     page.goto(f"{address}/planner/index.html")
 
-    planned = plan(model="llama-7b", world_size=8, stage=3, precision="mixed", sequence=4096, attention="flash")
-    expect(page.locator("#verdict")).to_have_text(f"Fits: rank 0 holds at most {size(planned.peak_bytes)}.")
-    expect(page.get_by_label("GPUs")).to_be_disabled()
+    expect(page.locator("#verdict")).to_contain_text(f"Rank 0 holds at most {size(plan(**FIRST).peak_bytes)} of 80 GB")
+    expect(page.get_by_label("GPUs", exact=True)).to_be_disabled()
     page.context.close()
 
 

@@ -6,9 +6,9 @@ from torch.nn import functional as F
 
 from course_lib import World
 from course_lib.exercises import normal
-from course_lib.lessons.tensor import attention, column_linear, cross_entropy, embedding, mlp, row_linear, sequence_mlp
+from course_lib.lessons.tensor import attention, column_linear, cross_entropy, embedding, mlp, sequence_mlp
 from course_lib.lessons.tensor.data import linear, my_part
-from course_lib.lessons.tensor.quiz import block_sent_bytes
+from course_lib.lessons.tensor.quiz import block_sent_bytes, least_width
 
 WIDTH, TOKENS, SEED = 4, 8, 3
 
@@ -61,17 +61,12 @@ def test_a_reference_gives_the_output_and_the_gradients_of_one_process(step, alo
         torch.testing.assert_close(joined, value, rtol=1e-4, atol=1e-5)
 
 
-def test_a_column_and_a_row_parallel_layer_give_the_output_of_two_whole_layers() -> None:
-    weights = normal(6, WIDTH, seed=1), normal(6, seed=2), normal(5, 6, seed=3), normal(5, seed=4)
-    x = normal(3, WIDTH, seed=5)
+def test_column_parallel_layers_give_the_features_of_a_whole_layer() -> None:
+    weight, bias, x = normal(6, WIDTH, seed=1), normal(6, seed=2), normal(3, WIDTH, seed=5)
 
-    def both():
-        with torch.no_grad():
-            features = column_linear.column_linear(linear(*weights[:2]))(x)
-        return row_linear.row_linear(features, my_part(weights[2], 1), weights[3])
+    ranks = World(2).run(lambda: column_linear.column_linear(linear(weight, bias))(x).detach())
 
-    for output in World(2).run(both):
-        torch.testing.assert_close(output, F.linear(F.linear(x, *weights[:2]), *weights[2:]))
+    torch.testing.assert_close(torch.cat(list(ranks), 1), F.linear(x, weight, bias))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -85,3 +80,12 @@ def test_the_quiz_knows_what_a_block_sends(world_size) -> None:
 
     run = World(world_size).run(block)
     assert run.comm[0].sent_bytes == block_sent_bytes(TOKENS, 48, world_size, 4)
+
+
+def test_the_quiz_knows_from_which_width_a_block_computes_as_long_as_its_all_reduces_take() -> None:
+    world_size, flops_per_byte, tokens = 8, 1500, 10
+    width = least_width(world_size, flops_per_byte)
+
+    sent_in_forward = block_sent_bytes(tokens, width, world_size, 2) / 2
+    flops_in_forward = 2 * 12 * width**2 * tokens / world_size
+    assert flops_in_forward == flops_per_byte * sent_in_forward

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.planner import HARDWARE, choose, duration, fits, plan, size, verdict
+from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, size, verdict
+from course_lib.planner.choose import _leaving
 
 
 def test_a_small_model_needs_no_sharding() -> None:
@@ -14,12 +15,15 @@ def test_a_small_model_needs_no_sharding() -> None:
     assert best.plan.settings.offload == ()
 
 
-def test_a_large_model_needs_stage_3_and_checkpointing() -> None:
+def test_a_large_model_needs_stage_3_with_checkpointing_or_tensor_parallel() -> None:
     choice = choose("llama-70b", "h100-infiniband", world_size=64, sequence=4096)
     settings = choice.best.plan.settings
+    uncut = choose("llama-70b", "h100-infiniband", world_size=64, sequence=4096, tensor_parallel=1, pipeline_parallel=1)
 
-    assert (settings.stage, settings.checkpointing) == (3, "full")
+    assert settings.stage == 3 and settings.tensor_parallel > 1
+    assert (uncut.best.plan.settings.stage, uncut.best.plan.settings.checkpointing) == (3, "full")
     assert choice.best.plan.peak_bytes <= 80e9
+    assert choice.best.seconds < uncut.best.seconds
 
 
 def test_the_ranking_is_from_good_to_bad_and_what_does_not_fit_comes_last() -> None:
@@ -33,7 +37,7 @@ def test_the_ranking_is_from_good_to_bad_and_what_does_not_fit_comes_last() -> N
 
 
 def test_what_does_not_fit_says_how_much_is_short_and_of_what() -> None:
-    choice = choose("llama-7b", "h100", sequence=4096, checkpointing="full")
+    choice = choose("llama-7b", "h100", sequence=4096, checkpointing="full", tensor_parallel=1, pipeline_parallel=1)
     stage_0 = next(candidate for candidate in choice.ranked if candidate.plan.settings.stage == 0)
     short = (stage_0.plan.reserved_bytes - 80e9) / 1e9
 
@@ -52,7 +56,7 @@ def test_the_hosts_memory_can_be_short_too() -> None:
 
 
 def test_losers_say_where_their_time_goes() -> None:
-    choice = choose("llama-7b", "h100", sequence=4096)
+    choice = choose("llama-7b", "h100", sequence=4096, tensor_parallel=1, pipeline_parallel=1)
     reasons = {
         (c.plan.settings.stage, c.plan.settings.checkpointing, c.plan.settings.offload): c.reason for c in choice.ranked
     }
@@ -82,6 +86,126 @@ def test_hybrid_sharding_is_tried_on_several_nodes_only() -> None:
 
     assert {candidate.plan.settings.shard_size for candidate in one} == {None}
     assert {candidate.plan.settings.shard_size for candidate in many} == {None, 8}
+
+
+# Cutting the model
+
+
+def test_matrices_are_cut_inside_a_node_and_a_pipeline_has_no_stage_above_1() -> None:
+    tried = [c.plan.settings for c in choose("llama-70b", "h100-infiniband", world_size=64).ranked]
+    cut = [s for s in tried if s.data_parallel < 64]
+
+    assert {s.tensor_parallel for s in tried} == {1, 2, 4, 8}
+    assert {s.pipeline_parallel for s in tried} == {1, 2, 4, 8, 16}
+    assert {s.stage for s in tried if s.pipeline_parallel > 1} == {0, 1}
+    assert {s.stage for s in tried if s.pipeline_parallel == 1 < s.tensor_parallel} == {0, 1, 2, 3}
+    assert {(s.offload, s.shard_size) for s in cut} == {((), None)}
+    assert {s.tensor_parallel for s in (c.plan.settings for c in choose("llama-7b", "rtx-4090").ranked)} == {1, 2, 4}
+
+
+def test_long_sequences_are_cut_too() -> None:
+    """At least 8,192 tokens are left to a rank."""
+    short, long, longer = (
+        {
+            c.plan.settings.context_parallel
+            for c in choose("llama3-8b", "h100-infiniband", world_size=64, **given).ranked
+        }
+        for given in ({"sequence": 8192}, {"sequence": 32768}, {"sequence": 131072, "pipeline_parallel": 1})
+    )
+    assert (short, long, longer) == ({1}, {1, 2, 4}, {1, 2, 4, 8, 16})
+
+
+def test_ways_whose_groups_do_not_fit_the_nodes_are_left_out() -> None:
+    """216 GPUs in racks of 72: two stages of 108 ranks fill no whole racks."""
+    ranked = choose("llama3-8b", "gb200-nvl72", world_size=216, checkpointing="none", context_parallel=1).ranked
+    ways = {(c.plan.settings.tensor_parallel, c.plan.settings.pipeline_parallel) for c in ranked}
+
+    assert (1, 1) in ways and (1, 2) not in ways
+
+
+def test_what_is_given_is_tried_although_it_hardly_wins() -> None:
+    ranked = choose(
+        "llama-70b", "h100-infiniband", world_size=64, tensor_parallel=8, pipeline_parallel=4, stage=3
+    ).ranked
+
+    assert {(s.tensor_parallel, s.pipeline_parallel, s.stage) for s in (c.plan.settings for c in ranked)} == {(8, 4, 3)}
+
+
+@pytest.mark.parametrize("given", [{}, {"batch": 2, "micro_batches": 3}, {"tensor_parallel": 4, "micro_batches": 8}])
+def test_all_steps_have_the_same_tokens(given: dict[str, int]) -> None:
+    ranked = choose("llama-70b", "h100-infiniband", world_size=64, **given).ranked
+    tokens = 1024 * given.get("batch", 1) * given.get("micro_batches", 1) / given.get("tensor_parallel", 1)
+
+    assert {c.plan.settings.tokens_per_rank for c in ranked} == {tokens}
+    assert len({c.plan.settings.pipeline_parallel for c in ranked}) == 5
+
+
+def test_a_global_batch_is_shared_by_all_ranks() -> None:
+    """16 sequences on 64 ranks: at least 4 ranks share one."""
+    tried = [c.plan.settings for c in choose("llama-70b", "h100-infiniband", world_size=64, global_batch=16).ranked]
+
+    assert {s.data_parallel * s.batch * s.micro_batches for s in tried} == {16}
+    assert max(s.data_parallel for s in tried) == 16
+    with pytest.raises(ValueError, match="global_batch=16 and micro_batches=2: give one"):
+        choose("llama-70b", "h100-infiniband", world_size=64, global_batch=16, micro_batches=2)
+
+
+def test_shapes_and_numbers_are_not_cut() -> None:
+    ranked = [*choose(7.5e9, "h100").ranked, *choose([(4096, 4096)], "h100").ranked]
+    assert {c.plan.settings.data_parallel for c in ranked} == {8}
+
+
+def test_the_winner_says_that_memory_decides() -> None:
+    choice = choose("llama-7b", "h100")
+    stage_0 = [c for c in choice.ranked if c.plan.settings.stage == 0 and c.plan.settings.data_parallel == 8]
+    nearest = min(stage_0, key=lambda c: c.plan.reserved_bytes)
+    short = size(nearest.plan.reserved_bytes - 80 * 10**9)
+
+    assert choice.best.reason == (f"the best that fits. Memory decides: {how(nearest.plan.settings)} is {short} short.")
+
+
+def test_the_winner_says_what_crosses_the_network() -> None:
+    """TP 4, then stage 3 over 16 ranks, two in each node: half of what a rank sends of states leaves the node."""
+    choice = choose("llama-70b", "h100-infiniband", world_size=64, sequence=4096)
+    best = choice.best
+    rival = next(c for c in choice.ranked[1:] if " slower" in c.reason)
+    states = sum(call.sent for call in best.plan.collectives if call.group == "shard")
+    apart = sum(call.sent for call in rival.plan.collectives if call.group == "shard")
+
+    assert (best.plan.settings.tensor_parallel, rival.plan.settings.tensor_parallel) == (4, 8)
+    assert best.reason == (
+        f"the best that fits. {how(rival.plan.settings)} is {rival.reason.partition('. It sends')[0]}. "
+        f"Over the network a GPU sends {size(float(states / 2))} in a step, there {size(float(apart))}."
+    )
+
+
+def test_the_ends_of_a_pipeline_cross_the_network_only_between_nodes() -> None:
+    """TP 4 and no data parallelism: every second stage ends with its node, so half of what is sent leaves a node."""
+    choice = choose("llama-70b", "h100-ethernet", world_size=64, pipeline_parallel=16)
+    sends = sum(call.sent for call in choice.best.plan.collectives if call.op == "send")
+
+    assert (choice.best.plan.settings.tensor_parallel, choice.best.plan.settings.pipeline_parallel) == (4, 16)
+    assert f"Over the network a GPU sends {size(float(sends) / 2)} in a step" in choice.best.reason
+
+
+def test_of_what_is_exchanged_all_to_all_a_ring_does_not_save_the_network() -> None:
+    """16 ranks with experts in 2 nodes: of the 15 others that a rank sends to, 8 are in the other node."""
+    experts = replace(MODELS["llama3-8b"], experts=16, chosen=2, ffn=1024)
+    alone = plan(model=experts, world_size=16, expert_parallel=16)
+    sent = {call.op: float(call.sent) for call in alone.collectives if call.group == "expert"}
+    whole = sum(float(call.sent) for call in alone.collectives if call.op == "all_to_all")
+    rings = sum(float(call.sent) / 8 for call in alone.collectives if call.op != "all_to_all")
+
+    assert set(sent) == {"all_to_all"}
+    assert _leaving(alone, HARDWARE["h100-infiniband"]) == pytest.approx(whole * 8 / 15 + rings)
+    assert _leaving(plan(model="gpt2", world_size=8), HARDWARE["h100-infiniband"]) == 0
+
+
+def test_16384_gpus_are_a_few_hundred_plans() -> None:
+    """A plan takes milliseconds: their number is the time."""
+    given = {"world_size": 16384, "checkpointing": "full"}
+    assert len(choose("llama-405b", "h100-infiniband", sequence=8192, **given).ranked) < 80
+    assert len(choose("llama-405b", "h100-infiniband", sequence=131072, **given).ranked) < 300
 
 
 def test_what_is_given_is_not_varied() -> None:
@@ -121,8 +245,8 @@ def test_ranks_that_do_not_fit_are_refused() -> None:
 def test_the_text_has_one_line_for_each_candidate() -> None:
     choice = choose("gpt2", "h100", stage=3)
 
-    assert len(str(choice).splitlines()) == 1 + len(choice.ranked)
-    assert str(choice).splitlines()[1].endswith(": the best that fits.")
+    assert len(repr(choice).splitlines()) == 1 + len(choice.ranked)
+    assert ": the best that fits." in repr(choice).splitlines()[1]
 
 
 # Whether it fits

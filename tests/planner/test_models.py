@@ -6,7 +6,7 @@ from course_lib.planner import MODELS, plan
 from course_lib.planner.timing.work import backward, forward
 from course_lib.planner.training.shapes import of_transformer
 
-# GPT-2: the counts of the released checkpoints. Llama: elements of the released weights.
+# GPT-2: the counts of the released checkpoints. The others: elements of the released weights.
 PUBLISHED = {
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
@@ -18,6 +18,11 @@ PUBLISHED = {
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
     "llama-405b": 405_853_388_800,
+    "qwen3-8b": 8_190_735_360,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "gpt-oss-120b": 116_829_156_672,
 }
 
 

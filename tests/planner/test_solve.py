@@ -5,38 +5,48 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.planner import HARDWARE, MODELS, cheapest, first_stage, fits, largest_batch, longest_sequence, plan
+from course_lib.planner import (
+    HARDWARE,
+    MODELS,
+    Plan,
+    cheapest,
+    fewest_ranks,
+    fits,
+    largest_batch,
+    longest_sequence,
+    plan,
+)
 
 GIVEN = {"model": "llama3-8b", "world_size": 64, "stage": 3, "attention": "flash", "checkpointing": "full"}
 MACHINE = "h100-infiniband"
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
-    most = largest_batch(MACHINE, **GIVEN)
+    most = largest_batch(plan(**GIVEN), MACHINE)
 
     assert fits(plan(**GIVEN, batch=most), MACHINE)
     assert not fits(plan(**GIVEN, batch=most + 1), MACHINE)
 
 
 def test_the_longest_sequence_fits_and_one_token_more_does_not() -> None:
-    most = longest_sequence(MACHINE, **GIVEN, batch=2)
+    most = longest_sequence(plan(**GIVEN, batch=2), MACHINE)
 
     assert fits(plan(**GIVEN, batch=2, sequence=most), MACHINE)
     assert not fits(plan(**GIVEN, batch=2, sequence=most + 1), MACHINE)
 
 
 def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
-    assert longest_sequence("h100", model="gpt2", world_size=8, stage=3) == 1024
+    assert longest_sequence(plan(model="gpt2", world_size=8, stage=3), "h100") == 1024
 
 
 def test_a_short_context_is_searched_too() -> None:
-    assert longest_sequence("h100", model=replace(MODELS["gpt2"], context=64)) == 64
+    assert longest_sequence(plan(model=replace(MODELS["gpt2"], context=64), sequence=1), "h100") == 64
 
 
 @pytest.mark.parametrize("solver", [largest_batch, longest_sequence])
-def test_without_activations_nothing_says_what_fits(solver: Callable[..., int]) -> None:
+def test_without_activations_nothing_says_what_fits(solver: Callable[[Plan, str], int]) -> None:
     with pytest.raises(ValueError, match=r"for a model: only a transformer's activations are planned.* Give model="):
-        solver("h100", params=7e9)
+        solver(plan(params=7e9), "h100")
 
 
 @pytest.mark.parametrize(("tokens", "days"), [(0, 1), (1e12, 0), (float("inf"), 1), (float("nan"), 1)])
@@ -50,16 +60,36 @@ def test_a_machine_without_a_network_is_one_node() -> None:
         cheapest("llama-7b", "rtx-4090", tokens=1e12, days=1)
 
 
-def test_nothing_fits_means_0_or_none() -> None:
-    given = {"model": "llama-405b", "world_size": 4}
+def test_nothing_fits_means_0() -> None:
+    planned = plan(model="llama-405b", world_size=4, stage=3)
+    whole = plan(model="llama-405b", world_size=4)  # on any number of ranks
 
-    assert largest_batch("rtx-4090", **given, stage=3) == longest_sequence("rtx-4090", **given, stage=3) == 0
-    assert first_stage("rtx-4090", **given) is None
+    assert largest_batch(planned, "rtx-4090") == longest_sequence(planned, "rtx-4090") == 0
+    assert fewest_ranks(whole, "rtx-4090") == 0
 
 
-def test_the_first_stage_that_fits() -> None:
-    """7 B in mixed precision: 16 bytes each do not fit 80 GB, 4 and 12/8 do."""
-    assert first_stage("h100", params=7e9, world_size=8) == 1
+def test_the_fewest_ranks_fit_and_half_of_them_do_not() -> None:
+    planned = plan(**GIVEN, tensor_parallel=2, shard_size=8)
+    fewest = fewest_ranks(planned, MACHINE)
+    some, half = (plan(**GIVEN | {"world_size": ranks}, tensor_parallel=2) for ranks in (fewest, fewest // 2))
+
+    assert 2 < fewest < 64
+    assert fits(some, MACHINE) and not fits(half, MACHINE)
+
+
+def test_ranks_that_share_sequences_stay_together() -> None:
+    given = GIVEN | {"checkpointing": "none", "context_parallel": 4, "reshard": 8, "sequence": 8192}
+    fewest, longest = (solver(plan(**given), MACHINE) for solver in (fewest_ranks, longest_sequence))
+
+    assert fewest % 4 == longest % 4 == 0
+    assert fits(plan(**given | {"world_size": fewest, "reshard": True}), MACHINE)
+    assert fits(plan(**given | {"sequence": longest}), MACHINE)
+    assert not fits(plan(**given | {"sequence": longest + 4}), MACHINE)
+
+
+def test_the_fewest_ranks_of_a_number_of_parameters() -> None:
+    """7 B in mixed precision and stage 3: 16 bytes each over 2 ranks are 56 GB."""
+    assert fewest_ranks(plan(params=7e9, world_size=8, stage=3), "h100") == 2
 
 
 def test_the_cheapest_meets_the_deadline_and_half_the_ranks_do_not() -> None:
@@ -70,7 +100,20 @@ def test_the_cheapest_meets_the_deadline_and_half_the_ranks_do_not() -> None:
     assert best.seconds <= 30 * 86400 < 2.1 * best.seconds
     assert best.gpu_hours == pytest.approx(best.seconds * ranks / 3600)
     assert quicker.plan.settings.world_size > ranks
-    assert str(best).startswith(f"{best.gpu_hours:,.0f} GPU-hours, ")
+    assert repr(best).startswith(f"With sequences of 8192 tokens: {best.gpu_hours:,.0f} GPU-hours, ")
+
+
+def test_the_cheapest_way_can_cut_the_model() -> None:
+    """A slow network: what stays in a node is cheaper."""
+    given = {"tokens": 1e12, "days": 60, "sequence": 4096}
+    best, uncut = (cheapest("llama3-70b", "h100-ethernet", **given, **fixed) for fixed in (
+        {}, {"tensor_parallel": 1, "pipeline_parallel": 1}))  # fmt: skip
+    settings = best.plan.settings
+
+    assert settings.data_parallel < settings.world_size
+    assert best.gpu_hours < uncut.gpu_hours
+    assert settings.stage == (1 if settings.pipeline_parallel > 1 else 3)
+    assert settings.micro_batches == (8 * settings.pipeline_parallel if settings.pipeline_parallel > 1 else 1)
 
 
 def test_a_deadline_that_nothing_meets_is_refused() -> None:

@@ -1,14 +1,14 @@
 """The planner against published runs: the errors stay as small as docs/validation.md says."""
 
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 
 import pytest
 
-from course_lib.planner import Run, Validation, validate
-from course_lib.planner.validation import PUBLISHED
-from docs.validation import PAGE, page
+from course_lib.planner import MODELS, Run, Validation, validate
+from course_lib.planner.validation import OUT_OF_MEMORY, PUBLISHED, RAN
+from docs.validation import PAGE, TITAN, page, playbook, polled
 
 PLAYBOOK, FOUNDRY = "Ultra-Scale Playbook", "llm-foundry"
 
@@ -33,28 +33,57 @@ def sizes(validation: Validation, what: str, source: str, *cuts: str) -> list[fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cuts", "most"), [((), 0.02), (("PP",), 0.03), (("TP",), 0.11), (("TP", "PP"), 0.08)])
+@pytest.mark.parametrize(("cuts", "most"), [((), 0.02), (("PP",), 0.03), (("TP",), 0.05), (("TP", "PP"), 0.08)])
 def test_the_playbooks_memory(validation: Validation, cuts: tuple[str, ...], most: float) -> None:
-    assert median(sizes(validation, "active", PLAYBOOK, *cuts)) <= most
+    assert median(sizes(validation, "reserved", PLAYBOOK, *cuts)) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "most"), [("reserved", 0.05), ("tokens/s/GPU", 0.09)])
+def test_tensor_parallelism_in_a_node_on_the_half_that_nothing_is_fitted_on(
+    validation: Validation, what: str, most: float
+) -> None:
+    errors = errors_of(validation, what, playbook("TP", across=False, half=True))
+
+    assert 80 <= len(errors) <= 85
+    assert median(map(abs, errors)) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "what", "number", "most"),
+    [
+        ("BigScience", "reserved", 65, 0.03),
+        ("InternLM", "tokens/s/GPU", 31, 0.12),
+        ("Megatron-LM", "tokens/s/GPU", 8, 0.10),
+    ],
+)
+def test_runs_that_no_constant_is_fitted_on(
+    validation: Validation, source: str, what: str, number: int, most: float
+) -> None:
+    errors = errors_of(validation, what, lambda run: run.source.startswith(source))
+
+    assert len(errors) == number
+    assert median(map(abs, errors)) <= most
 
 
 @pytest.mark.slow
 def test_without_tensor_parallelism_nine_tenths_are_within_10_percent(validation: Validation) -> None:
     for cuts in ((), ("PP",)):
-        errors = sizes(validation, "active", PLAYBOOK, *cuts)
+        errors = sizes(validation, "reserved", PLAYBOOK, *cuts)
         assert sum(error <= 0.1 for error in errors) >= 0.9 * len(errors)
 
 
 @pytest.mark.slow
 def test_torchtitans_memory(validation: Validation) -> None:
     def errors(what: str) -> list[float]:
-        return errors_of(validation, what, lambda run: "torchtitan" in run.source)
+        return errors_of(validation, what, lambda run: run.source.startswith(TITAN))
 
     active, reserved = errors("active"), errors("reserved")
 
-    assert (len(active), len(reserved)) == (4, 12)
+    assert (len(active), len(reserved)) == (4, 18)
     assert max(map(abs, active)) <= 0.05
-    assert sum(abs(error) <= 0.10 for error in reserved) >= 11
+    assert sum(abs(error) <= 0.10 for error in reserved) >= 17
     assert max(map(abs, reserved)) <= 0.12  # 405B, whose first stage has 15 layers
 
 
@@ -71,9 +100,15 @@ def test_the_playbooks_speed(validation: Validation, cuts: tuple[str, ...], most
 
 
 @pytest.mark.slow
-def test_nothing_that_fitted_is_called_too_large(validation: Validation) -> None:
-    assert validation.called_too_large == []
-    assert {run.fits for run in validation.runs if run.given and run.fitted} == {"fits", "may fit"}
+def test_nothing_that_ran_is_called_too_large(validation: Validation) -> None:
+    assert set(validation.verdicts[RAN]) == {"fits", "may fit"}
+
+
+@pytest.mark.slow
+def test_of_runs_that_ran_out_of_memory_few_are_said_to_fit(validation: Validation) -> None:
+    verdicts = validation.verdicts[OUT_OF_MEMORY]
+
+    assert (verdicts.total(), verdicts["fits"]) == (6, 1)
 
 
 @pytest.mark.slow
@@ -82,7 +117,7 @@ def test_every_row_is_compared_or_refused_with_a_reason(validation: Validation) 
 
     assert len(validation.runs) == rows
     assert all(run.given or run.reason for run in validation.runs)
-    assert "Not compared, 5 × llm-foundry: fp8 is not planned" in str(validation)
+    assert "Not compared, 5 × llm-foundry: its utilization is of the peak in fp8" in str(validation)
 
 
 @pytest.mark.slow
@@ -91,9 +126,43 @@ def test_the_table_has_a_line_for_each_value(validation: Validation) -> None:
 
 
 def test_other_rows_can_be_read() -> None:
-    run = next(run for run in validate().runs if run.source not in (PLAYBOOK, FOUNDRY))
+    others = [run for run in validate().runs if run.source not in (PLAYBOOK, FOUNDRY)]
 
-    assert (run.model, run.fits) == ("llama-7b", "fits")
+    assert (others[0].model, others[0].fits) == ("llama-7b", "fits")
+    assert others[0].given["model"].units == MODELS["llama-7b"].units
+
+
+def test_the_context_that_torch_does_not_count_is_taken_off() -> None:
+    """nvidia-smi's 67 GB, less 1.5 GB."""
+    run = next(run for run in validate().runs if run.source.startswith("BigScience"))
+
+    assert run.reserved == pytest.approx(65.5e9, rel=1e-6)
+
+
+def test_rows_that_settings_cannot_describe_say_why() -> None:
+    reasons = {run.model: run.reason for run in validate().runs if not run.given and run.source.startswith("torch")}
+
+    assert reasons == {"llama3-70b": "a loss that computes the logits in pieces is not planned"}
+
+
+@pytest.mark.slow
+def test_heads_that_are_wider_than_hidden(validation: Validation) -> None:
+    """Qwen3 32B, 64 heads of 128 with hidden 5,120: on 8 GPUs, and with TP 8 on 32 and 64."""
+    errors = errors_of(validation, "reserved", lambda run: run.model == "qwen3-32b")
+
+    assert max(map(abs, errors[:1])) <= 0.04
+    assert len(errors) == 4
+    assert max(map(abs, errors)) <= 0.22
+
+
+def test_a_run_cannot_have_polled_if_its_micro_batches_are_faster() -> None:
+    """Two stages poll for 0.6 s, more for 1.2 s: at 4,096 tokens, 3,413 tokens a second and GPU, and 853 of four."""
+    run = next(run for run in validate().runs if run.kind == "PP" and run.given["pipeline_parallel"] == 2)
+    run = replace(run, given=run.given | {"batch": 1})
+
+    assert [polled(replace(run, tokens_per_second=speed)) for speed in (3413, 3414)] == [True, False]
+    run = replace(run, given=run.given | {"pipeline_parallel": 4, "world_size": 2 * run.given["world_size"]})
+    assert [polled(replace(run, tokens_per_second=speed)) for speed in (853, 854)] == [True, False]
 
 
 @pytest.mark.slow
@@ -101,6 +170,27 @@ def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> N
     """Run `python -m docs.validation` to write them again."""
     assert page(validation) == PAGE.read_text(encoding="utf-8")
 
-    verdicts = Counter(run.fits for run in validation.runs if run.given and not run.fitted)
-    counts = " | ".join(str(verdicts[verdict]) for verdict in ("fits", "may fit", "does not fit"))
-    assert f"| playbook: crashed or ran out of memory | {verdicts.total()} | {counts} |" in page(validation)
+
+@pytest.mark.slow
+def test_adapters_and_experts(validation: Validation) -> None:
+    """Within 15 %: the memory of 15 of 18 LoRA and QLoRA runs, on which nothing is fitted; 4 speeds with experts."""
+
+    def near(what: str, *sources: str) -> tuple[int, int]:
+        errors = errors_of(validation, what, lambda run: run.source.startswith(sources))
+        return sum(abs(error) <= 0.15 for error in errors), len(errors)
+
+    assert near("reserved", "LitGPT", "torchtune") == (15, 18)
+    assert near("tokens/s/GPU", "torchtune") == (2, 2)
+    assert near("tokens/s/GPU", "Megatron MoE", "Megatron-Bridge") == (4, 12)
+
+
+@pytest.mark.slow
+def test_fp8_speeds_up_as_much_as_published(validation: Validation) -> None:
+    speeds = [
+        one for one in validation.compared if one.run.source == "torchao August 2025" and one.what == "tokens/s/GPU"
+    ]
+    gains = [(fp8.planned / bf16.planned, fp8.published / bf16.published)
+             for bf16, fp8 in zip(speeds[::2], speeds[1::2], strict=True)]  # fmt: skip
+
+    assert len(gains) == 3
+    assert all(abs(planned / published - 1) < 0.1 for planned, published in gains)

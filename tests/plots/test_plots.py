@@ -10,7 +10,7 @@ from operator import itemgetter
 
 import pytest
 
-from course_lib import CourseError, World, plan
+from course_lib import CourseError, World
 from course_lib.parallel import one_forward_one_backward
 from course_lib.planner import Validation, validate
 from course_lib.plots import (
@@ -22,7 +22,6 @@ from course_lib.plots import (
     plot_flat,
     plot_memory,
     plot_mesh,
-    plot_plan,
     plot_ranks,
     plot_schedule,
     plot_shards,
@@ -149,7 +148,6 @@ PICTURES = {
     "zero": lambda: plot_zero(7.5e9, world_size=64),
     "buckets": lambda: plot_buckets([[("layer 1", 3)], [("layer 0", 2)]]),
     "units": lambda: plot_units([("layer 0", 3), ("layer 1", 3)]),
-    "plan": lambda: plot_plan(plan(model="llama-7b", world_size=8, stage=2), "h100-infiniband"),
     "schedule": lambda: plot_schedule([one_forward_one_backward(rank, 2, 4, chunks=2) for rank in range(2)]),
     "mesh": lambda: plot_mesh({"replicate": 2, "shard": 4}, 4),
     "ranks": lambda: plot_ranks(len, [1, 2, 3]),

@@ -1,185 +1,311 @@
-"""The planner's widget: its fields are settings of `plan`, and what it shows is the plan."""
+"""The planner as a page: its fields are settings of `plan`, its address is a plan, its bars are as long as bytes."""
 
+import json
 import re
+import shlex
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from course_lib import plan, show_planner
-from course_lib.planner import HARDWARE, MODELS
-from course_lib.plots.plan import LEFT, plot_plan
+from course_lib.commands.cli import main
+from course_lib.planner import HARDWARE, MODELS, Plan, Settings, page, size
+from course_lib.plots.canvas import CATEGORIES
+from course_lib.widgets.planner.drawing import Shown, axis, drawing, ends
+from course_lib.widgets.planner.fields import GROUPS, START, call, command, planned, value, written
+from course_lib.widgets.planner.page import Planner
+
+FIRST = {"model": "llama-7b", "world_size": 8, "stage": 3, "sequence": 4096, "attention": "flash"}
+
+
+def shown(planner: Planner, query: str) -> dict[str, Any]:
+    """Return what a browser gets for an address."""
+    return dict(json.loads(planner.show(query)))
+
+
+# The widget
 
 
 def test_it_starts_with_a_plan() -> None:
     planner = show_planner()
 
-    assert planner.plan == plan(
-        model="llama-7b", world_size=8, stage=3, precision="mixed", batch=1, checkpointing="none", sequence=4096,
-        attention="flash",
-    )  # fmt: skip
-    assert "<img alt=" in planner.figure.value
-    assert "Fits:</strong> rank 0 holds at most" in planner.verdict.value
+    assert planner.plan == plan(**FIRST)
+    assert "<strong>✓ Fits</strong> Rank 0 holds at most" in planner.verdict.value
+    assert "Stage 3 on 8 ranks" in planner.drawing.value
 
 
-def test_choosing_in_a_field_draws_its_plan() -> None:
-    planner = show_planner()
-    before = planner.figure.value
-    planner.fields["stage"].value = 1
-
-    assert planner.plan.settings.stage == 1
-    assert planner.figure.value != before
-    assert "stage 1 on 8 ranks" in planner.figure.value
-
-
-def test_what_changes_is_read_out() -> None:
+def test_a_change_is_planned_and_read_out() -> None:
     planner = show_planner()
     assert "role=" not in planner.verdict.value
-    planner.fields["stage"].value = 2
+    planner.choose({"stage": "1"})
+
+    assert planner.plan.settings.stage == 1
     assert '<div role="alert">' in planner.verdict.value
+    assert "Stage 1 on 8 ranks" in planner.drawing.value
+    assert '<input type="radio" name="stage" value="1" checked>' in planner.form.value
 
 
-def test_what_does_not_fit_says_how_much_is_short() -> None:
+def test_what_does_not_fit_says_how_much_is_short_and_why() -> None:
     planner = show_planner(stage=0)
-    short = (planner.plan.reserved_bytes - 80e9) / 1e9
+    short = size(planner.plan.reserved_bytes - 80e9)
 
-    assert f"Does not fit:</strong> {short:.3g} GB short on rank 0, optimizer step" in planner.verdict.value
-
-
-def test_several_fields_are_given_at_once() -> None:
-    planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband", checkpointing="full")
-
-    assert (planner.plan.model.name, planner.plan.settings.world_size) == ("Llama 2 70B", 64)
-    assert "nodes of 8x H100 over InfiniBand" in planner.figure.value
-
-
-def test_what_cannot_be_planned_says_why_and_recovers() -> None:
-    planner = show_planner()
-    planner.fields["world_size"].value = 12
-
-    assert "Cannot be planned.</strong> 12 ranks on 8x H100 80GB, NVLink: that is one node" in (planner.verdict.value)
-    assert planner.figure.layout.visibility == "hidden"
-    assert repr(planner).startswith("Cannot be planned: 12 ranks on 8x H100")
-    planner.fields["world_size"].value = 8
-    assert "Fits:" in planner.verdict.value
-    assert planner.figure.layout.visibility == "visible"
-
-
-def test_other_settings_can_be_given_and_stay() -> None:
-    planner = show_planner(sequence=512, optimizer="adam8bit", offload=["optimizer"])
-    planner.fields["model"].value = "gpt2"
-
-    settings = planner.plan.settings
-    assert (settings.sequence, settings.optimizer, settings.offload) == (512, "adam8bit", ["optimizer"])
-
-
-def test_the_length_follows_the_model() -> None:
-    planner = show_planner(model="gpt2")
-    assert planner.plan.settings.sequence == 1024
-    planner.fields["model"].value = "llama-405b"
-    assert planner.plan.settings.sequence == 4096
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ({"gpus": 8}, "setting='gpus'"),
-        ({"model": "llama-8b"}, "model='llama-8b': the planner knows no such model, only 26 by name. Did you mean"),
-        ({"world_size": 0}, "world_size=0: what is counted here is whole, from 1 to 1000000"),
-        ({"stage": 4}, "stage=4: the planner knows no such stage"),
-    ],
-)
-def test_what_no_field_has_is_refused(chosen: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        show_planner(**chosen)
-
-
-def test_a_setting_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="setting='sequense'"):
-        show_planner(sequense=5)
-
-
-def test_the_text_form_is_the_whole_plan() -> None:
-    planner = show_planner(model="gpt2")
-
-    assert repr(planner) == planner.plan.explain("h100")
-    assert "The figure as text" in planner.figure.value
-
-
-def test_every_field_has_a_label() -> None:
-    planner = show_planner()
-
-    assert [field.description for field in planner.fields.values()] == [
-        "Model", "Hardware", "GPUs", "ZeRO stage", "Precision", "Tensor parallel", "Pipeline stages",
-        "Sequences of a micro-batch", "Micro-batches", "Activation checkpointing",
-    ]  # fmt: skip
-
-
-# The figure
-
-
-def widths(svg: str, color: str) -> list[float]:
-    """Return the widths of the blocks in that colour, without the legend's."""
-    found = re.findall(r'width="([\d.]+)" height="16" fill="([^"]+)"', svg)
-    return [float(width) for width, fill in found if fill == color]
-
-
-def test_bars_are_as_long_as_their_bytes() -> None:
-    planned = plan(params=7.5e9, world_size=64, stage=1, precision="mixed")
-    svg = plot_plan(planned, "h100-infiniband").svg
-    blue, green = (widths(svg, color)[0] for color in ("#0072B2", "#009E73"))
-
-    assert blue / green == pytest.approx(planned.bytes["parameters"] / planned.bytes["optimizer"], rel=0.01)
-
-
-def test_the_line_is_at_the_devices_memory() -> None:
-    planned = plan(params=7.5e9, world_size=64, stage=0, precision="mixed")  # 120 GB
-    svg = plot_plan(planned, "h100-infiniband").svg
-    (line,) = re.findall(r'<path d="M([\d.]+) [\d.]+L[^>]*stroke-dasharray', svg)
-    bar = sum(widths(svg, color)[0] for color in ("#0072B2", "#009E73", "#E69F00"))
-
-    assert (float(line) - LEFT) / bar == pytest.approx(80 / 120, rel=0.01)
-
-
-def test_the_figure_follows_the_theme_and_says_what_it_shows() -> None:
-    picture = plot_plan(plan(model="gpt2", world_size=8, stage=3), "h100")
-
-    assert 'width="100%" height="100%" fill="var(--paper)"' in picture.svg
-    assert 'style="width: 784px; aspect-ratio: 784 / ' in picture.html
-    assert "a rank holds at most" in picture.caption
-    assert "Most at once on the device" in picture.text
-
-
-def test_averaging_is_shown_where_an_engine_has_it() -> None:
-    plans = (plan(model="gpt2", world_size=8, stage=1, engine=engine) for engine in ("paper", "zero"))
-
-    assert [">averaging<" in plot_plan(planned, "h100").svg for planned in plans] == [False, True]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_every_model_can_be_drawn(model: str) -> None:
-    assert "A step on" in plot_plan(plan(model=model, world_size=16, stage=3), HARDWARE["h100-infiniband"]).svg
-
-
-def test_one_rank_sends_nothing() -> None:
-    assert "sends nothing" in plot_plan(plan(model="gpt2"), "laptop").svg
-
-
-def test_what_is_offloaded_is_told() -> None:
-    planned = plan(model="gpt2", world_size=8, stage=3, offload=["optimizer"])
-
-    assert ">in the host&#x27;s memory<" in plot_plan(planned, "h100").svg
-
-
-def test_a_model_can_be_cut_over_gpus_in_more_ways() -> None:
-    planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband")
-    for name, value in {"tensor_parallel": 8, "pipeline_parallel": 2, "micro_batches": 4}.items():
-        planner.fields[name].value = value
-
-    assert (planner.plan.settings.data_parallel, planner.plan.settings.micro_batches) == (4, 4)
-    assert "stage 3 on 64 ranks, TP 8, PP 2, mixed" in planner.figure.value
+    assert f"✗ Does not fit</strong> {short} short on rank 0." in planner.verdict.value
+    assert f"{short} short: optimizer step, mostly states of adam" in planner.drawing.value
 
 
 def test_a_plan_within_its_error_of_the_memory_may_fit() -> None:
     planner = show_planner(model="llama3-8b", stage=1, sequence=8192)
 
     assert 80e9 < planner.plan.peak_bytes < 92e9
-    assert ">May fit:</strong>" in planner.verdict.value
+    assert "? May fit</strong>" in planner.verdict.value
+
+
+def test_what_cannot_be_planned_says_why_keeps_the_plan_before_in_grey_and_recovers() -> None:
+    planner = show_planner()
+    planner.choose({"world_size": "12"})
+
+    assert "✗ Cannot be planned</strong> 12 ranks on 8x H100 80GB, NVLink: that is one node" in planner.verdict.value
+    assert planner.drawing.value.startswith("<div inert>")
+    assert "Stage 3 on 8 ranks" in planner.drawing.value
+    planner.choose({"world_size": "8"})
+    assert "Fits" in planner.verdict.value
+    assert "inert" not in planner.drawing.value
+
+
+def test_every_setting_can_be_given() -> None:
+    planner = show_planner(model="gpt2", sequence=512, optimizer="adam8bit", offload=["optimizer"], expandable=True)
+
+    settings = planner.plan.settings
+    assert (settings.sequence, settings.optimizer, settings.offload) == (512, "adam8bit", ("optimizer",))
+    assert settings.expandable
+
+
+def test_the_length_follows_the_model() -> None:
+    planner = show_planner(model="gpt2")
+    assert planner.plan.settings.sequence == 1024
+    planner.choose({"model": "llama-405b"})
+    assert planner.plan.settings.sequence == 4096
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gpus": 8}, "setting='gpus'"),
+        ({"model": "llama-8b"}, "model='llama-8b': the planner knows no such model, only 31 by name. Did you mean"),
+        ({"world_size": 0}, "world_size=0: what is counted here is whole, from 1 to 1000000"),
+        ({"stage": 4}, "stage=4: the planner knows no such stage"),
+        ({"tensor_parallel": 3}, "the ranks do not fall into groups of 3"),
+    ],
+)
+def test_what_no_field_has_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        show_planner(**given)
+
+
+def test_the_text_form_is_the_whole_plan() -> None:
+    planner = show_planner(model="gpt2")
+
+    assert repr(planner) == planner.plan.explain("h100")
+    planner.choose({"world_size": "12"})
+    assert repr(planner).startswith("Cannot be planned: 12 ranks on 8x H100")
+
+
+# The fields
+
+
+def test_there_is_a_labelled_field_for_each_setting() -> None:
+    form = Planner().form
+
+    names = {"model", "hardware", *(field.name for field in fields(Settings))}
+    assert set(re.findall(r' name="(\w+)"', form)) == names
+    assert {name for group in GROUPS.values() for name in group} <= names
+    for name in names:
+        assert re.search(rf'<label[^>]*><span>[^<]+</span><input (type="number" )?name="{name}"', form) or re.search(
+            rf'(<legend>|<span>)[^<]+(</legend><div><label><input type="radio"|</span><select) name="{name}"', form
+        )
+
+
+@pytest.mark.parametrize("name", START)
+def test_a_fields_text_means_its_value(name: str) -> None:
+    assert value(name, written(START[name])) == START[name]
+
+
+CHOSEN = [
+    {},
+    {"model": "llama3-70b", "world_size": 64, "stage": 2, "hardware": "h100-infiniband"},
+    {"attention": "math", "stage": 0, "sequence": 1024, "engine": "torch", "precision": "fp32"},
+    {"offload": ("optimizer", "parameters"), "reshard": False, "prefetch": 0, "expandable": True, "shard_size": 4},
+    {"trainable": 0.015, "frozen": "fp32"},
+    {"model": "mixtral-8x7b", "expert_parallel": 8, "capacity_factor": 1.25, "reshard": 4, "fp8": "gathers"},
+    {"lora_rank": 16, "adapted": "attention", "frozen": "nf4", "context_parallel": 2, "whole_logits": True},
+]
+
+
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_an_address_is_a_plan_and_says_only_what_differs(chosen: dict[str, Any]) -> None:
+    planner = Planner(**chosen)
+    address = shown(Planner(), "&".join(f"{name}={written(setting)}" for name, setting in chosen.items()))["address"]
+    again = Planner()
+    assert again.show(f"#{address}")
+
+    assert again.chosen == planner.chosen
+    assert again.now == planner.now
+    assert {part.partition("=")[0] for part in address.split("&") if part} == set(chosen)
+
+
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_the_call_and_the_command_are_the_plan(chosen: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    everything = START | chosen
+    line = call(everything).replace(f'.explain("{everything["hardware"]}")', "")
+    assert eval(line, {"plan": plan}) == planned(everything)
+
+    _, *words = shlex.split(command(everything))
+    assert main(words) == 0
+    assert "\n\n".join(page(planned(everything), HARDWARE[everything["hardware"]])) in capsys.readouterr().out
+
+
+def test_a_command_reads_as_a_person_would_write_it() -> None:
+    assert command(
+        START | {"world_size": 64, "tensor_parallel": 8, "hardware": "h100-infiniband", "reshard": False}
+    ) == ("course plan llama-7b --gpu h100-infiniband --gpus 64 --sequence 4096 --tp 8 --reshard no")
+
+
+@pytest.mark.parametrize(
+    ("query", "line"),
+    [
+        ("world_size=many", "Give world_size=1, say. The plan shown has world_size=8."),
+        ("world_size=-3", "world_size=-3: what is counted here is whole"),
+        ("world_size=1e99", "world_size='1e99': what is counted here is whole"),
+        ("batch=", "batch='': what is counted here is whole"),
+        ("model=llama-8b", "Did you mean 'llama3-8b'? The plan shown has model='llama-7b'."),
+        ("gpus=8", "There is no setting 'gpus': it is left out."),
+        ("trainable=some", "trainable some: it does not have this value. Give a number, such as 8 or 7e9."),
+        ("reshard=always", "reshard='always': the planner knows no such reshard"),
+        ("reshard=-1", "reshard=-1: what is counted here is whole"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_in_an_address_gets_a_line_and_the_first_value(query: str, line: str) -> None:
+    planner = Planner()
+    planner.show(f"#{query}&stage=1")
+
+    assert line in planner.notes[0]
+    assert planner.now == Shown(plan(**FIRST | {"stage": 1}), HARDWARE["h100"])
+
+
+def test_hostile_text_is_shown_as_text() -> None:
+    hostile = "<img src=x onerror=alert(1)>\"'&"
+    planner = Planner()
+    page = shown(planner, f"#model={hostile}&{hostile}=1&world_size={'9' * 10**5}")
+
+    assert "&lt;img" in page["verdict"]
+    assert "<img" not in page["verdict"] + page["plan"] + planner.form
+    assert len(page["verdict"]) < 2000
+
+
+# The bars
+
+
+def bars(html: str, moment: str) -> list[float]:
+    """Return where the blocks of a row end, and how wide its outline is, in percent of the axis."""
+    row = re.search(rf"<span>{moment}</span>(.*?)</li>", html)
+    assert row
+    blocks = re.findall(r"left:([\d.]+)%;width:([\d.]+)%", row[1])
+    outline = re.findall(r'class="plan-before" style="width:([\d.]+)%', row[1])
+    return [float(left) + float(width) for left, width in blocks][-1:] + [float(width) for width in outline]
+
+
+def test_bars_are_as_long_as_their_bytes_and_the_outline_is_the_plan_before() -> None:
+    machine = HARDWARE["h100-infiniband"]
+    now, before = (Shown(plan(params=7.5e9, world_size=64, stage=stage), machine) for stage in (3, 0))
+    axes = ends(now, before, {})
+    html = drawing(now, before, axes)
+
+    assert axes["memory"] == 160e9
+    assert bars(html, "between steps") == pytest.approx(
+        [100 * 105 / 64 / 160, 100 * 105 / 160], abs=0.01
+    )  # 14 bytes of each
+    assert '<small style="left:50.000%">device: 80 GB</small>' in html
+    assert "--device:50.00%" in html
+
+
+def test_stage_0_and_stage_3_have_one_axis() -> None:
+    planner = Planner(stage=0)
+    first = shown(planner, "stage=0")["plan"]
+    second = shown(planner, "stage=3")["plan"]
+
+    (was,), (now, outline) = bars(first, "optimizer step"), bars(second, "optimizer step")
+    assert outline == pytest.approx(was, abs=0.01)
+    peak = [plan(**FIRST | {"stage": stage}).moments["optimizer step"] for stage in (0, 3)]
+    assert now / was == pytest.approx(sum(peak[1].values()) / sum(peak[0].values()), rel=0.01)
+
+
+def test_a_page_that_opens_at_an_address_has_no_plan_before() -> None:
+    planner = Planner()
+    planner.show("#stage=0", step=False)
+
+    assert planner.before is None
+    assert "the plan before" not in planner.drawing
+
+
+def test_while_a_number_is_typed_the_outline_stays() -> None:
+    planner = Planner(hardware="h100-infiniband")
+    planner.show("stage=2")
+    for text, step in (("", True), ("1", False), ("16", False)):  # one change, of 8 to 16
+        planner.show(f"stage=2&world_size={text}", step)
+
+    assert planner.now and planner.before
+    settings = [shown.plan.settings for shown in (planner.before, planner.now)]
+    assert [(one.stage, one.world_size) for one in settings] == [(2, 8), (2, 16)]
+
+
+@pytest.mark.parametrize(
+    ("needed", "earlier", "end"),
+    [(136, 0, 160), (34, 160, 160), (161, 160, 320), (34, 800, 800), (34, 801, 160), (1000, 320, 1600)],
+)
+def test_an_axis_changes_only_if_it_must(needed: float, earlier: float, end: float) -> None:
+    assert axis(160, needed, earlier) == end
+
+
+def html(planned: Plan, machine: str = "h100") -> str:
+    now = Shown(planned, HARDWARE[machine])
+    return drawing(now, None, ends(now, None, {}))
+
+
+def test_averaging_is_shown_where_an_engine_has_it() -> None:
+    plans = (plan(model="gpt2", world_size=8, stage=1, engine=engine) for engine in ("paper", "zero"))
+
+    assert ["<span>averaging</span>" in html(planned) for planned in plans] == [False, True]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_can_be_drawn(model: str) -> None:
+    assert "The time of a step" in html(plan(model=model, world_size=16, stage=3), "h100-infiniband")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "mixtral-8x7b", "expert_parallel": 8},
+        {"tensor_parallel": 2, "context_parallel": 2, "whole_logits": True},
+    ],
+)
+def test_what_experts_contexts_and_logits_move_is_drawn_as_what_it_is(given: dict[str, Any]) -> None:
+    """Every legend and colour is that of parameters, gradients or activations."""
+    drawn = html(plan(**{"model": "llama-7b", "world_size": 8, "stage": 2} | given))
+    sent, time = drawn.split("Sent by each rank")[1].split("The time of a step")
+
+    assert re.findall(r"</i>(\w+)</span>", sent) == ["gradients", "parameters", "activations"]
+    assert re.findall(r"</i>(\w+) moved</span>", time) == ["parameters", "activations", "gradients"]
+    logits = re.findall(r"background:([^\"]+)\" title=\"all_gather of logits", sent)
+    assert set(logits) <= {CATEGORIES["activations"]}
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert "<strong>0 bytes</strong><span>all together</span>" in html(plan(model="gpt2"), "laptop")
+
+
+def test_what_is_on_the_host_has_a_row() -> None:
+    planned = plan(model="gpt2", world_size=8, stage=3, offload=["optimizer"])
+
+    assert f"<strong>{size(planned.host_bytes)}</strong><span>in the host&#x27;s memory</span>" in html(planned)

@@ -129,6 +129,25 @@ def over_the_bus(rng: random.Random) -> Numeric:
     )
 
 
+def everything_over_the_bus(rng: random.Random) -> Numeric:
+    billions, world_size = rng.choice([7, 13, 20]), rng.choice([4, 8, 16])
+    params = billions * 10**9
+    return Numeric(
+        prompt=f"FSDP2 trains {billions} billion parameters on {world_size} GPUs with `CPUOffloadPolicy`. Every unit "
+        "is freed after forward. How many bytes cross the bus of each GPU in a step, both directions together?",
+        expected=12 * params / world_size,
+        unit="GB",
+        right="The fp32 shard crosses before each of two gathers, and the fp32 shard of the gradient goes back.",
+        wrong="Where are the shards, and in which dtype? Count the gathers of a step, then the gradients.",
+        mistakes=(
+            (4 * params / world_size, "That is `offload_optimizer`, where the parameters stay on the GPU."),
+            (8 * params / world_size, "You count one direction only, or one gather. There are two gathers."),
+            (6 * params / world_size, "The shards on the host have 4 bytes for each element."),
+            (12 * params, "Only this rank's shard crosses its bus."),
+        ),
+    )
+
+
 QUIZ = Quiz(name="activations", title="Activations", questions=(
     Question(id="layer-bytes", ask=layer_bytes),
     Question(id="flash-attention", ask=flash_attention),
@@ -147,4 +166,5 @@ QUIZ = Quiz(name="activations", title="Activations", questions=(
     Question(id="more-ranks", ask=with_n_ranks),
     Question(id="offload", ask=offload),
     Question(id="over-the-bus", ask=over_the_bus),
+    Question(id="everything-over-the-bus", ask=everything_over_the_bus),
 ))

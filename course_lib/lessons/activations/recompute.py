@@ -46,9 +46,9 @@ exercise = Exercise("activations.recompute", title="Run it again", draw=draw, tr
     task="""
     In forward, the block ran without autograd. Two things were kept: its input `x`, and the state of the random numbers
     before it ran. Now backward has reached the block's output, with the gradient `grad_output`, and autograd is off.
-    Run the block again, with autograd and with the same random numbers, and go back through it. Return the gradient of
-    `x`, also if `x` requires none. Add the parameters' gradients to their `.grad`, as backward does. Leave the state of
-    the random numbers as you found it.""", hints="""
+    Run the block again, with autograd and with the same random numbers, and go back through it. Return the gradient
+    of `x`, even if `x` needs no gradient. Add the parameters' gradients to their `.grad`, as backward does. Leave
+    the state of the random numbers as you found it.""", hints="""
     `grad_output` is the gradient of one particular output. What has to be the same for the second run to compute this
     output again?
 

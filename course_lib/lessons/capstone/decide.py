@@ -181,7 +181,7 @@ exercise.edit("one-micro-batch", {'micro_batches=brief["sequences"] // (64 * cho
     Next: set `micro_batches` so that a step reads all sequences.""")
 
 exercise.edit("one-gpu", {"24 * 64 *": "24 *"}, """
-    Your cost is that of one GPU. Next: multiply by the number of GPUs.""")
+    You compute the cost of one GPU, and the customer rents 64. Next: multiply by the number of GPUs.""")
 
 exercise.edit("price-of-a-day", {"24 * 64": "64"}, """
     You multiply days by a price for an hour. Next: multiply by the 24 hours of a day.""")

@@ -104,6 +104,18 @@ QUIZ = Quiz(name="capstone", title="Capstone", questions=(
           > Then the first loss would be the loss of a different batch.
         - [ ] Nothing: the training runs on a different number of ranks
           > This changes the order of sums, and so only the last digits of the losses.""")),
+    Question(id="slow-network", ask=Choice.read("""
+        Stage 3 runs over a slow network, and waits for its gathers. Which changes help?
+
+        - [x] Larger micro-batches
+          > The gathers stay the same, and more tokens compute meanwhile: T ≥ η · C / B.
+        - [x] Sharding within each node
+          > Then the gathers do not cross the slow network.
+        - [ ] More micro-batches of the same size
+          > Stage 3 gathers again for each of them, so computing and gathers both grow.
+        - [ ] A larger model
+          > The number of parameters cancels: larger layers take longer to gather and longer to compute.
+        """, several=True)),
     Question(id="shard-length", ask=shard_length),
     Question(id="losses-differ", ask=Choice.read("""
         Stage 2 and plain data parallel train the same model on the same batches, and after ten steps their losses

@@ -35,7 +35,7 @@ def trial(solution: Solution, shards: list[Tensor], numel: int, world_size: int)
     if not isinstance(resharded, list | tuple) or not all(isinstance(shard, Tensor) for shard in resharded):
         return resharded
     extra = [shard.untyped_storage().nbytes() - shard.nbytes for shard in resharded]
-    return {"shards": list(resharded), "bytes kept beside each shard": extra}
+    return {"shards": list(resharded), "bytes kept in addition to each shard": extra}
 
 
 exercise = Exercise("capstone.reshard", title="The same values on a different number of ranks", draw=draw, trial=trial,

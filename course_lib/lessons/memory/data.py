@@ -44,7 +44,7 @@ def about_model(number: int) -> str:
 
 
 PRECISIONS = ("fp32", "mixed", "mixed_fp32_accumulation")
-OPTIMIZER = ["master weights", "momentum", "variance"]
+OPTIMIZER = ["master weights", "first moment", "second moment"]
 GRADIENTS = ["gradients", "fp32 gradients"]
 
 
@@ -56,6 +56,6 @@ def training_bytes(psi: int, precision: str) -> dict[str, int]:
         "gradients": (2 if mixed else 4) * psi,
         "fp32 gradients": (4 if precision == "mixed_fp32_accumulation" else 0) * psi,
         "master weights": (4 if mixed else 0) * psi,
-        "momentum": 4 * psi,
-        "variance": 4 * psi,
+        "first moment": 4 * psi,
+        "second moment": 4 * psi,
     }

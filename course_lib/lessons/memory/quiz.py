@@ -25,13 +25,13 @@ def state_of_adam(rng: random.Random) -> Numeric:
     states = training_bytes(billions * 10**9, "fp32")
     return Numeric(
         prompt=f"A model of {billions}B parameters trains in fp32 with AdamW. How much does the optimizer keep?",
-        expected=states["momentum"] + states["variance"],
+        expected=states["first moment"] + states["second moment"],
         unit="GB",
         right="AdamW keeps two moments of 4 bytes for each parameter: twice the model.",
         wrong="Multiply the numbers that AdamW keeps for each parameter by the bytes of each number.",
         mistakes=(
             (sum(states.values()), "That is the total. It contains parameters and gradients, too."),
-            (states["momentum"], "That is only one of the two moments."),
+            (states["first moment"], "That is only one of the two moments."),
             (12e9 * billions, "Mixed precision keeps 12 bytes, with master weights. fp32 has none."),
             (2e9 * billions, "AdamW keeps two numbers for each parameter, and each takes 4 bytes."),
         ),
@@ -93,7 +93,7 @@ def copies(rng: random.Random) -> Numeric:
 def stage_1(rng: random.Random) -> Numeric:
     billions, world_size = rng.choice([3, 7, 13, 20]), rng.choice([4, 8, 16])
     psi = billions * 10**9
-    moments_only = rank_bytes(psi, "mixed", world_size, ["momentum", "variance"])
+    moments_only = rank_bytes(psi, "mixed", world_size, ["first moment", "second moment"])
     return Numeric(
         prompt=f"{world_size} ranks train {billions}B parameters in mixed precision with Adam, and share everything "
         "that the optimizer keeps. How large are the model states on one rank?",

@@ -11,7 +11,7 @@ CUTS: tuple[list[str], ...] = (
     [*OPTIMIZER, *GRADIENTS, "parameters"],
     [],
     ["parameters"],
-    ["gradients", "momentum", "variance"],
+    ["gradients", "first moment", "second moment"],
 )
 
 

@@ -134,6 +134,6 @@ QUIZ = Quiz(name="precision", title="Mixed precision", questions=(
           > They stay in fp32, and serve as the masters.
         - [ ] The gradients
           > They have the dtype of the parameters: fp32.
-        - [ ] Momentum and variance
+        - [ ] Adam's two moments
           > They have the dtype of the parameters: fp32.""", several=True)),
 ))

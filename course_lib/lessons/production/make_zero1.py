@@ -23,22 +23,26 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def trained(solution: Solution, sizes: Sizes, lr: float, decay: float, seed: int) -> dict[str, Any]:
-    """Make a step, and return its loss and the parameters after it."""
+    """Make two steps, and return their losses and the parameters afterwards. The first one does not show the betas."""
     model = Net(sizes, seed)
     with torch.no_grad():
         for param in model.parameters():
             param.add_(0.1)  # biases far from zero, so that their decay is seen
     made, optimizer = solution(model, lr, decay)
-    loss = a_step(made, optimizer.step, seed)
-    mark("after a step")
-    return {"loss": loss, "parameters": shards(model)}
+    losses = []
+    for number in range(2):
+        optimizer.zero_grad()
+        losses.append(a_step(made, optimizer.step, seed + 10 * number))
+    mark("after two steps")
+    return {"losses": losses, "parameters": shards(model)}
 
 
 exercise = Exercise("production.make_zero1", title="ZeRO-1 as torch ships it", draw=draw, trial=trained, measured=True,
-    inputs_matter=False, case_count=2, rules=[holds_no_more("optimizer", "after a step", slack=64)], task="""
+    inputs_matter=False, case_count=2, rules=[holds_no_more("optimizer", "after two steps", slack=64)], task="""
     Wrap the model in `DistributedDataParallel`, which averages gradients. Make a `ZeroRedundancyOptimizer`, which
-    shards the state of an `AdamW` with learning rate `lr`. Weights decay, and biases and norms do not: parameters of
-    two or more dimensions decay by `weight_decay`, all others by 0. Return both.""", hints="""
+    shards the state of an `AdamW` with learning rate `lr` and its default betas. Weights decay, and biases and
+    norms do not: parameters of two or more dimensions decay by `weight_decay`, all others by 0. Return
+    both.""", hints="""
     Two things happen after the loss is known: the ranks average the gradients, and the parameters are updated. Which
     class does which?
 
@@ -110,6 +114,10 @@ exercise.edit("decay-swapped", {">= 2": "< 2", "< 2": ">= 2"}, """
 exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
     The learning rate is AdamW's default, 0.001. ZeroRedundancyOptimizer passes the options that it does not know on to
     the optimizer that it makes. Next: pass `lr=lr` as well.""")
+
+exercise.edit("own-betas", {", lr=lr": ", lr=lr, betas=(0.9, 0.95)"}, """
+    Your betas are not AdamW's defaults, so its averages cover fewer steps. The first step hides this, because Adam
+    corrects its averages there. Next: leave `betas` out.""")
 
 exercise.edit("adam", {"=AdamW": "=Adam"}, """
     You use Adam, which adds the decay to the gradient, so the decay is divided like the gradient. AdamW decays the

@@ -89,6 +89,26 @@ def states_between_steps(rng: random.Random) -> Numeric:
     )
 
 
+def leaves_a_node(rng: random.Random) -> Numeric:
+    billions, nodes = rng.choice([7, 13, 70]), rng.choice([2, 4, 8])
+    passes = 2 * billions * 10**9 * Fraction(8 * nodes - 1, 8 * nodes)
+    return Numeric(
+        prompt=f"FSDP2 shards {billions} billion parameters over {nodes} nodes of 8 GPUs. Everything travels in 16 "
+        "bits, and a ring around all GPUs leaves each node once. How many bytes leave a node in a step with "
+        "`reshard_after_forward=8` on all units?",
+        expected=2 * passes,
+        unit="GB",
+        right="The gather of forward and the reduce-scatter leave the node. The gather of backward stays inside.",
+        wrong="Which of the three movements of a step needs ranks of a different node?",
+        mistakes=(
+            (3 * passes, "With 8, each node keeps a copy after forward, so the gather of backward stays inside."),
+            (passes, "Gradients leave the node too: the reduce-scatter goes around all ranks."),
+            (4 * billions * 10**9, "Nearly: multiply by (N − 1)/N, because a rank does not send its own part."),
+            (2 * passes * 8, "Only one of the 8 GPUs is the end of the ring in a node."),
+        ),
+    )
+
+
 QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2, DeepSpeed", questions=(
     Question(id="ddp-and-zero", ask=volume_of_ddp_and_zero),
     Question(id="clipping", ask=Choice.read("""
@@ -129,6 +149,18 @@ QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2
         - [ ] `overlap_comm` hides the gathers from the meter.
           > Overlap only changes when they run. The meter counts them in any case.""", several=True)),
     Question(id="mixed-precision", ask=states_between_steps),
+    Question(id="leaves-a-node", ask=leaves_a_node),
+    Question(id="muon", ask=Choice.read("""
+        Your own stage 2 shards flat tensors. You want to replace Adam by Muon. What do you have to change?
+
+        - [x] Each matrix needs an owner that collects its whole gradient, or a gather of it on every rank.
+          > Muon makes a whole matrix orthogonal. A part of it does not contain enough.
+        - [ ] Nothing: an optimizer of shards is an optimizer.
+          > That holds for optimizers that update each element separately, such as Adam and SGD.
+        - [ ] Only the cuts: shards must be rows instead of flat parts.
+          > Then torch's Muon raises no error, but each rank makes only its own rows orthogonal.
+        - [ ] The momentum has to be whole on every rank.
+          > Momentum works on each element separately, so it can stay in shards.""")),
     Question(id="checkpoint", ask=Choice.read("""
         A job saves a checkpoint on 64 ranks, and resumes on 48. What can it load?
 

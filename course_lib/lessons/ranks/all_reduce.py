@@ -94,7 +94,7 @@ exercise.edit("cuts-minus-zero", {"[: flat.numel()]": "[:-padding]"}, """
 
 exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
     You pad with as many elements as are left over, `numel % world_size`. The padding is what is missing to the next
-    multiple. (In a world of two, both numbers are the same.) Next: pad with `-numel % world_size` elements.""")
+    multiple. Only in a world of two are both numbers the same. Next: pad with `-numel % world_size` elements.""")
 
 exercise.variant_edit("any-numbers-behind", {"flat.new_zeros(padding)": "flat.new_empty(padding)"})
 

@@ -175,6 +175,21 @@ QUIZ = Quiz(name="ranks", title="Ranks and collectives", questions=(
           > This would be a scatter. The reduce sums the chunk over ranks.
         - [ ] 32 elements: all tensors, one after the other
           > This is the result of an all-gather.""")),
+    Question(id="partial-to-replicate", ask=Choice.read("""
+        Each rank has a gradient from examples of its own. Afterwards the gradient of all examples, their sum, is to be
+        Replicate. Which of these lead there?
+
+        - [x] An all-reduce
+          > It turns Partial into Replicate.
+        - [x] A reduce-scatter, and then an all-gather
+          > The first turns Partial into Shard, the second turns Shard into Replicate.
+        - [ ] A reduce-scatter
+          > Each rank then has its chunk of the sum. That is Shard.
+        - [ ] An all-gather, and then a reduce-scatter
+          > The all-gather joins the gradients and sums nothing. The reduce-scatter then adds N equal tensors, so each
+            rank gets N times its own gradient.
+        - [ ] A broadcast from rank 0
+          > All ranks then have the same, but it is the gradient of rank 0's examples only.""", several=True)),
     Question(id="ring-messages", ask=messages_sent),
     Question(id="ring-bytes", ask=bytes_sent),
     Question(id="latency", ask=latency),

@@ -1,14 +1,10 @@
-"""Shared parts of lesson 13's exercises: values for ranks, and the gradients that a solution leaves behind."""
+"""What lesson 13's exercises share: parts of tensors, and the gradients that a solution leaves."""
 
-import random
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-
-from ...exercises import Case, Solution, draw_world_size, normal
 
 
 def my_part(x: Tensor, dim: int) -> Tensor:
@@ -33,25 +29,3 @@ def output_and_gradients(output: Any, slopes: Tensor, **leaves: Tensor) -> Any:
         (output * slopes).sum().backward()
     gradients = {f"gradient of {name.replace('_', ' ')}": leaf.grad for name, leaf in leaves.items()}
     return {"output": output.detach(), **gradients}
-
-
-def draw_sequence(*, whole_output: bool) -> Callable[[random.Random, int], Case]:
-    """Return a `draw` with a tensor for each rank, and slopes for its output: from a part of a sequence to the whole
-    sequence, or from the whole to a part."""
-
-    def draw(rng: random.Random, number: int) -> Case:
-        world_size, seed = draw_world_size(rng, number), rng.getrandbits(32)
-        shapes = [(length, 2 * world_size) for part in (rng.randint(1, 2),) for length in (part, part * world_size)]
-        ins, outs = shapes if whole_output else shapes[::-1]
-        return Case(
-            world_size=world_size,
-            args=lambda rank: (normal(*ins, seed=seed + rank), normal(*outs, seed=seed + 10 + rank)),
-            what=f"a tensor of shape {list(ins)} on each",
-        )
-
-    return draw
-
-
-def of_a_square(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
-    """Return the output of a solution whose input is the square of `x`, and the gradient of `x`."""
-    return output_and_gradients(solution(x.requires_grad_().square()), slopes, x=x)

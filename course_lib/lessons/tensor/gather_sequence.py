@@ -2,14 +2,34 @@
 
 # (the functions inside have no annotations, because a notebook would evaluate them)
 
+import random
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from ...exercises import Exercise, only_calls, sends_no_more
-from .data import draw_sequence, of_a_square
+from ...exercises import Case, Exercise, Solution, draw_world_size, normal, only_calls, sends_no_more
+from .data import output_and_gradients
 
-exercise = Exercise("tensor.gather_sequence", title="Gather the sequence", draw=draw_sequence(whole_output=True),
-    trial=of_a_square, case_count=4, inputs_matter=False, rules=[
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size, seed, part = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(1, 2)
+    width, length = 2 * world_size, part * world_size
+    return Case(
+        world_size=world_size,
+        args=lambda rank: (normal(part, width, seed=seed + rank), normal(length, width, seed=seed + 10 + rank)),
+        what=f"a tensor of shape {[part, width]} on each",
+    )
+
+
+def of_a_square(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
+    """Return the output of a solution whose input is the square of `x`, and the gradient of `x`."""
+    return output_and_gradients(solution(x.requires_grad_().square()), slopes, x=x)
+
+
+exercise = Exercise("tensor.gather_sequence", title="Gather the sequence", draw=draw, trial=of_a_square,
+    case_count=4, inputs_matter=False, rules=[
         only_calls("all_gather", "reduce_scatter"),
         sends_no_more("an all-gather in forward, and a reduce-scatter in backward")], task="""
     Under sequence parallel each rank has a part of the sequence, and a tensor-parallel layer needs all of it. Write the
@@ -42,9 +62,9 @@ exercise = Exercise("tensor.gather_sequence", title="Gather the sequence", draw=
     ```
     """, explanation="""
     An all-reduce is a reduce-scatter and an all-gather. `copy` and `all_reduce` make one all-reduce in each pass. With
-    sequence parallel, each becomes its two halves, one at the exit of a layer and one at the entrance of the next: the
-    same bytes. Between the halves, a rank has 1/N of each activation. ZeRO does this to gradients and parameters; here
-    it is done to activations (Korthikanti et al. 2022).
+    sequence parallel, each becomes its two halves, one at the exit of a layer and one at the entry of the next, so the
+    bytes are the same. Between the halves, a rank has 1/N of each activation. ZeRO does this to gradients and
+    parameters; here it is done to activations (Korthikanti et al. 2022).
     """)
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...exercises import Case, Exercise, Solution, at_most, draw_world_size, normal, only_calls
+from ...parallel import copy
 from .all_reduce import all_reduce
-from .copy import copy
 from .data import linear, my_part, output_and_gradients
 
 
@@ -37,7 +37,7 @@ exercise = Exercise("tensor.mlp", title="A tensor-parallel MLP", draw=draw, tria
     rules=[only_calls("all_reduce"), at_most("all_reduce", 2)], task="""
     One process computes `down(F.gelu(up(x)))`. Now each rank has its part of the features between the matrices: of `up`
     it has output features, of `down` the same features as input. Return the output of the whole MLP, on every rank,
-    with all gradients equal to those of one process. Use your `copy` and `all_reduce`: two all-reduces, one in forward
+    with all gradients equal to those of one process. Use `copy` and your `all_reduce`: two all-reduces, one in forward
     and one in backward.
     """, hints="""
     Where does one value on every rank become a different value on each? Where do these become one again?

@@ -24,6 +24,11 @@ def kept_bytes(tokens: int, width: int, world_size: int, *, sequence_parallel: b
     return 10 * tokens * width + 24 * tokens * width // world_size
 
 
+def least_width(world_size: int, flops_per_byte: int) -> Fraction:
+    """Return the width from which a block computes as long as its all-reduces take, in 16 bits: 12 · width² weights."""
+    return Fraction(world_size - 1, 3) * flops_per_byte
+
+
 def volume(rng: random.Random) -> Numeric:
     tokens, width, world_size = rng.choice([2048, 4096]), rng.choice([4096, 8192]), rng.choice([4, 8])
     expected = block_sent_bytes(tokens, width, world_size, 2)
@@ -125,6 +130,25 @@ def clipped_norm(rng: random.Random) -> Numeric:
     )
 
 
+def width(rng: random.Random) -> Numeric:
+    world_size, flops_per_byte = rng.choice([8, 16, 32]), rng.choice([900, 1500, 2100])
+    expected = least_width(world_size, flops_per_byte)
+    return Numeric(
+        prompt=f"A GPU computes {flops_per_byte:,} FLOPs while a link carries one byte: that is η · C / B. "
+        f"From which width on does computing a block take as long as its two all-reduces in forward, on {world_size} "
+        "tensor ranks, in 16 bits?",
+        expected=expected,
+        right="Both sides grow with the tokens, so only the width decides: h = (N − 1)/3 · η · C / B.",
+        wrong="Two all-reduces send 8(N − 1)/N · h bytes for each token, and 12h² weights cost 24h²/N FLOPs.",
+        mistakes=(
+            (flops_per_byte, "That is the limit in tokens, for the gathers of ZeRO-3."),
+            (world_size * flops_per_byte / 3, "Nearly: a ring sends (N − 1)/N of the bytes."),
+            (expected / 2, "An all-reduce sends its tensor twice, in its two halves."),
+            (expected / world_size, "A rank computes only 1/N of the block."),
+        ),
+    )
+
+
 QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
     Question(id="column-then-row", ask=Choice.read("""
         Why is the first matrix of an MLP cut by its output features, and the second by its input features?
@@ -138,7 +162,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
         - [ ] No collective is needed at all
           > The second matrix leaves a summand on each rank. An all-reduce adds them.""")),
     Question(id="no-sum-in-backward", ask=Choice.read("""
-        You forget the all-reduce in backward at the entrance of the parallel part. What do you see?
+        You forget the all-reduce in backward at the entry of the parallel part. What do you see?
 
         - [x] The first loss is right. Later losses are wrong, and what every rank has whole differs from rank to rank
           > Each rank continues backward with its own part of the gradient.
@@ -158,7 +182,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
         - [ ] They double
           > There are twice as many calls, of half the bytes each.
         - [ ] They halve
-          > A reduce-scatter alone would be half. An all-gather follows.
+          > A reduce-scatter sends half as much, but an all-gather follows.
         - [ ] They are divided by the number of ranks
           > Only the memory between the matrices is divided. The whole sequence still enters each pair.""")),
     Question(id="gradients-to-sum", ask=Choice.read("""
@@ -172,6 +196,18 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
           > Each rank has a different part of it, which sees the whole sequence.
         - [ ] Those of a head's query matrix
           > Only one rank has it, and it sees the whole sequence.""", several=True)),
+    Question(id="always-shard", ask=Choice.read("""
+        Which of these are Shard during the whole step, so that no rank ever has the whole?
+
+        - [x] The matrices under tensor parallel
+          > Each rank computes with its part, and the ranks exchange activations.
+        - [x] Adam's moments under ZeRO-1
+          > The update of a shard needs only the moments of its elements.
+        - [ ] The matrices under ZeRO-3
+          > An all-gather makes a layer Replicate before each use.
+        - [ ] The weight of a norm under tensor parallel
+          > It is small, and Replicate on every rank.""", several=True)),
+    Question(id="width", ask=width),
     Question(id="activations", ask=activations),
     Question(id="scores", ask=scores),
     Question(id="clipped-norm", ask=clipped_norm),

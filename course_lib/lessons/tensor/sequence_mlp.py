@@ -9,11 +9,10 @@ from torch.nn import functional as F
 
 from ...exercises import Case, Exercise, Solution, draw_world_size, holds_no_more, normal, sends_no_more
 from ...meter import mark
-from .copy import copy
+from ...parallel import copy, reduce_scatter
 from .data import my_part, output_and_gradients
 from .gather_sequence import gather_sequence
 from .mlp import make_layers
-from .scatter_sequence import scatter_sequence
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -21,6 +20,11 @@ def draw(rng: random.Random, number: int) -> Case:
     length = 8 * world_size  # a part is 128 bytes: the rule allows three copies of it, and none of the whole on 4 ranks
     what = f"{length} tokens of width {width}"
     return Case(world_size=world_size, args=lambda rank: (seed, width, length), what=what)
+
+
+def scatter_sequence(x: Tensor) -> Tensor:
+    """Return this rank's part of the sum of all ranks' `x`, as the lesson defines it."""
+    return reduce_scatter(x, dim=0)
 
 
 def one_step(solution: Solution, seed: int, width: int, length: int) -> Any:
@@ -46,14 +50,14 @@ exercise = Exercise("tensor.sequence_mlp", title="What sequence parallel needs",
     One process computes `down(F.gelu(up(norm(x))))`. Now this rank has a part of the sequence, and normalizes only this
     part; the check measures the activations that wait for backward. Return this rank's part of the output.
     `gather_sequence` and `scatter_sequence` stand at the two ends of the parallel part. Every gradient equals that of
-    one process, also those of the norm and of `down.bias`, which every rank has whole: each rank sees only some tokens,
+    one process, even those of the norm and of `down.bias`, which every rank has whole: each rank sees only some tokens,
     and these parameters work on all of them.
     """, hints="""
     The norm's weight is the same on every rank, and is used for different tokens on each. What has to happen to its
     gradient?
 
     The gradient is a sum over tokens, and each rank has the summands of its own tokens. So the ranks must sum. You have
-    written a function that does nothing in forward and sums the gradient in backward.
+    seen a function that does nothing in forward and sums the gradient in backward.
 
     `F.layer_norm(x, norm.normalized_shape, weight, bias)` takes a weight and a bias: pass `copy(norm.weight)`, and
     likewise the others. The bias of `down` is added to this rank's part, after the scatter.

@@ -81,9 +81,9 @@ exercise = Exercise("zero1.flatten", title="One flat tensor for all", draw=draw,
     """, explanation="""
     An assignment to `param.data` gives a parameter different memory: model, autograd and hooks keep the same object.
     Nothing refers to the old memory any more, so it is freed, and the model takes as many bytes as before, plus the
-    padding. (While `torch.cat` copies, both exist, so real engines flatten bucket by bucket.) Reduce-scatter and
-    all-gather need equal shards. A cut may be in the middle of a weight: Adam updates every element by itself, so the
-    cut changes no result.""")
+    padding. But while `torch.cat` copies, both exist, so real engines flatten bucket by bucket. Reduce-scatter and
+    all-gather need equal shards. A cut may be in the middle of a weight, because Adam updates every element by itself,
+    so the cut changes no result.""")
 
 
 @exercise

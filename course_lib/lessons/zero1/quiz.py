@@ -107,7 +107,7 @@ def sent_by_the_recipe(rng: random.Random) -> Numeric:
 
 QUIZ = Quiz(name="zero1", title="ZeRO-1: optimizer states", questions=(
     Question(id="what-is-sharded", ask=Choice.read("""
-        Of what does a rank under ZeRO-1 hold only a part?
+        Which of these does a rank under ZeRO-1 hold only in part?
 
         - [x] Adam's two moments
           > Only the update needs them, and only a parameter's owner updates it.

@@ -150,7 +150,7 @@ exercise.edit("zeroes-all", {FREE: "param.grad.zero_()"}, """
     Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks.""")
 
 exercise.edit("zeroes-all-and-never-counts", {FREE: "param.grad.zero_()", "steps += 1\n": ""}, """
-    The hook still sets the gradient to zero on every rank, also on the owner. And the program never counts the steps:
+    The hook still sets the gradient to zero on every rank, even on the owner. And the program never counts the steps:
     with 0 steps the bias correction divides 0 by 0, which is NaN.
     Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks; then count the steps.""")
 

@@ -18,22 +18,37 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return the bytes that one layer keeps, without recomputation.
 
     What lies between the matrices is cut only by sequence parallelism, the rest by tensor parallelism (section 4.2).
+    Backward through a frozen matrix needs the matrix and not its input: torch saves that only for the gradient of the
+    matrix (tools/autograd/derivatives.yaml, mm). So it is kept only where something is trained beside the matrix, or
+    where another operation needs it, such as attention its result. Inputs of experts are kept for each of them, and
+    their results for the gradients of the weights with which they are added; the paper's engine multiplies with these
+    inside the expert, as Megatron-Core does.
     """
     h, scores, width = model.hidden, model.heads * settings.sequence, settings.policy.activation
-    cut = settings.tensor_parallel
-    between = cut if settings.sequence_parallel else 1
-    copies = 3 * h * width if settings.attention == "flash_copies" else 0
+    q, cut, between = model.q_hidden, settings.tensor_parallel, settings.between
+    copies = 3 * q * width if settings.attention == "flash_copies" else 0
+    beside = not settings.partly_frozen or settings.adapted == "all"
+    products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
+    sent = model.chosen * settings.capacity_factor * h * width / between
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
         "inputs of the two norms": 2 * h * width / between,
         "input of queries, keys and values": h * width / between,
-        "queries, keys and values": ((h + 2 * model.kv_hidden) * width + copies) / cut,
+        "queries, keys and values": ((q + 2 * model.kv_hidden) * width + copies) / cut,
         "attention core": (core if settings.attention == "math" else 4 * model.heads) / cut,
-        "input of the attention's projection": h * width / cut,
-        "input of the feed-forward layer": h * width / between,
-        "inside of the feed-forward layer": _products(model, settings) * model.ffn * width / cut,
+        "input of the attention's projection": q * width / cut,
+        "input of the feed-forward layer": h * width / between if beside or model.experts else 0,
+        "inputs of experts": sent if beside else 0,
+        "results of experts": 0 if settings.engine == "paper" else sent,
+        "inside of the feed-forward layer": products * inside(model, settings) * width / cut,
         "dropout masks": (2 * h * _MASK if model.dropout else 0) / between,
     }
+
+
+def inside(model: Transformer, settings: Settings) -> float:
+    """Return the elements of a token inside the feed-forward layer, of all experts that compute it, with padding."""
+    experts = model.chosen * settings.capacity_factor * model.ffn + model.shared_ffn
+    return experts if model.experts else model.ffn
 
 
 def _products(model: Transformer, settings: Settings) -> int:
@@ -51,15 +66,14 @@ def kept(model: Transformer, settings: Settings) -> float:
     "operators" is torchtitan's selective checkpointing: the layer's input, the attention's result, and every second
     matrix product from the first on, which in a gated layer are queries, values, the gate and the layer's output.
     """
-    items, width = layer(model, settings), settings.policy.activation
-    cut = settings.tensor_parallel
-    between = cut if settings.sequence_parallel else 1
+    items, width, between = layer(model, settings), settings.policy.activation, settings.between
     if settings.checkpointing == "full":
         return model.hidden * width / between
     if settings.checkpointing == "operators":
-        h, gated = model.hidden, model.gated
-        products = (h + model.kv_hidden if gated else 3 * h) + model.ffn
-        return ((1 + gated) * h / between + (h + products) / cut) * width + 4 * model.heads / cut
+        h, q, gated, cut = model.hidden, model.q_hidden, model.gated, settings.tensor_parallel
+        products = q + (1 if gated else 2) * model.kv_hidden + inside(model, settings)
+        experts = items["inputs of experts"] + items["results of experts"]
+        return ((1 + gated) * h / between + (q + products) / cut) * width + 4 * model.heads / cut + experts
     return sum(items.values()) - (items["attention core"] if settings.checkpointing == "selective" else 0)
 
 
@@ -69,10 +83,10 @@ def gradients_at_work(model: Transformer, settings: Settings) -> float:
     There is always the gradient of the residual stream. First come the gradients inside the feed-forward layer, half as
     much as it keeps; later, when all that it kept is freed, those before and after the softmax. Not in the paper.
     """
-    cut, inside = settings.tensor_parallel, _products(model, settings) * model.ffn
+    cut, wide = settings.tensor_parallel, _products(model, settings) * inside(model, settings)
     h = model.hidden if settings.sequence_parallel else model.hidden * cut
     scores = 2 * model.heads * settings.sequence if settings.attention == "math" else 0
-    return max(h + inside // 2, scores - h - inside) * settings.policy.activation / cut
+    return max(h + wide // 2, scores - h - wide) * settings.policy.activation / cut
 
 
 def gathered(model: Transformer, settings: Settings) -> float:
@@ -80,18 +94,39 @@ def gathered(model: Transformer, settings: Settings) -> float:
     return 4 * model.hidden * settings.policy.activation if settings.tensor_parallel > 1 else 0
 
 
+def going_around(model: Transformer, settings: Settings) -> float:
+    """Return what a rank of context parallelism holds of others: keys and values at work and under way, and gradients.
+
+    Ring Attention (Liu et al., arXiv 2310.01889), section 3: a block is computed with while the next one comes.
+    """
+    blocks = 4 if settings.context_parallel > 1 else 0
+    return blocks * 2 * model.kv_hidden * settings.policy.activation / settings.tensor_parallel
+
+
+HELD_BACK = 50
+"""Tensors of whole tokens whose memory NCCL keeps while the CPU runs ahead of the GPU, as far as CUDA's queue lets it.
+
+Before torch 2.2, if asynchronous before 2.8, `record_stream` kept it (torch pull requests 111431, 150398). Fitted, to
+10, on half of the playbook's rows with tensor parallelism and no pipeline, in which the CPU waits for messages.
+"""
+
+
+def held_back(model: Transformer, settings: Settings) -> float:
+    """Return the bytes held back in nanotron, whose layers pass two to NCCL in forward and two in backward."""
+    if settings.engine != "nanotron" or settings.tensor_parallel == 1 or settings.pipeline_parallel > 1:
+        return 0
+    return min(HELD_BACK, 4 * model.layers) * model.hidden * settings.policy.activation
+
+
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
-    width, cut = settings.policy.activation, settings.tensor_parallel
-    between = cut if settings.sequence_parallel else 1
+    h, width = model.hidden / settings.between, settings.policy.activation
     return {
-        "dropout mask of the embedding": model.hidden * _MASK / between if model.dropout else 0,
-        "input of the last norm": model.hidden * width / between,
-        "input of the head": model.hidden * width / between,
-        "logits in fp32": 4 * model.vocab / cut,
-    }
+        "dropout mask of the embedding": h * _MASK if model.dropout else 0, "input of the last norm": h * width,
+        "input of the head": h * width, "logits in fp32": 4 * model.vocab / settings.logit_cut,
+    }  # fmt: skip
 
 
 def loss_gradients(model: Transformer, settings: Settings) -> float:
     """Return the bytes of the loss beside the fp32 logits, as backward starts: see `LOSSES`. Not in the paper."""
-    return (LOSSES[settings.loss] - 4) * model.vocab / settings.tensor_parallel
+    return (LOSSES[settings.loss] - 4) * model.vocab / settings.logit_cut

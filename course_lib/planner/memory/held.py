@@ -5,7 +5,12 @@ formulas. Memory that a schedule holds for less than a layer's time is not plann
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
 
+from ..training.frozen import frozen_bytes
+from ..training.pieces import together
+from ..training.precision import FROZEN
 from ..training.settings import Settings
 from ..training.shapes import Model, numel
 from .layout import Layout, everything
@@ -13,7 +18,7 @@ from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP, Part
 
 
 def parameters(model: Model, engine: Layout, settings: Settings) -> Part:
-    """Return the parameters held between steps: whole up to stage 2, a shard in stage 3."""
+    """Return the trained parameters held between steps: whole up to stage 2, a shard in stage 3."""
     policy, mine = engine.policy, sum(engine.shard)
     count, width, cut = mine, policy.kept, f", a shard: 1/{settings.shards}"
     if settings.stage < 3:
@@ -23,18 +28,35 @@ def parameters(model: Model, engine: Layout, settings: Settings) -> Part:
                 host="parameters" in settings.offload)  # fmt: skip
 
 
+def frozen(model: Model, settings: Settings) -> list[Part]:
+    """Return the frozen parameters of a rank's piece, whole or a shard, and a quantized matrix while it is in use."""
+    whole, cut, why = model, 1, settings.frozen
+    if settings.stage == 3:
+        whole = replace(model, units=tuple(together(model.units, settings)))
+        cut, why = settings.shards, f"{why}, a shard: 1/{settings.shards}"
+    nbytes = sum(ceil(unit / cut) for unit in frozen_bytes(whole, settings))
+    largest = max((numel([shape[-2:]]) for unit in model.units[1:] for shape in unit if len(shape) > 1), default=0)
+    unpacked, host = 2 * largest if FROZEN[settings.frozen] < FROZEN["bf16"] else 0, "parameters" in settings.offload
+    return [
+        Part(category="parameters", name="frozen parameters", nbytes=nbytes, why=why, host=host),
+        Part(category="parameters", name="dequantized parameters", nbytes=unpacked if nbytes else 0,
+             why="the largest matrix in 16 bits", moments=(START, END)),
+    ]  # fmt: skip
+
+
 def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the gradients held, fp32 sums included.
 
     Sharded ones (from stage 2 on) and those that are summed over micro-batches exist until the step; the others come
-    layer by layer: at the start of backward the outer unit's, at its end all but the first layer's.
+    layer by layer: at the start of backward the outer unit's, at its end all but the first layer's. The shards of whole
+    sums, which are reduced after the last micro-batch, are counted from the first on.
     """
     policy, kept = engine.policy, settings.micro_batches > 1
     averaged = settings.engine == "zero" or (settings.engine == "torch" and settings.stage == 3)
     sharded = settings.stage >= 2 or (averaged and settings.stage == 1)
     cut = settings.shards if sharded else 1
     total = sum(engine.shard) if sharded else model.params
-    layers = [numel(unit) // cut for unit in model.units[1:]]
+    layers = [numel(unit) // cut for unit in (engine.units if sharded else model.units)[1:]]
     late = total - (layers[0] if layers else 0)  # at the end of backward
     host = "optimizer" in settings.offload and settings.stage >= 2
 
@@ -52,6 +74,9 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     if averaged and settings.stage == 1:
         own, before = settings.policy.parameter, (FORWARD, START) if kept else ()
         return [held("gradients", model.params, *before, END, AVERAGING, STEP, width=own), held(name, total, STEP)]
+    if settings.whole_gradients:
+        sums.append(Part(category="gradients", name="sums of whole gradients", nbytes=policy.reduced * model.params,
+                         why="whole: reduced after the last micro-batch", moments=(FORWARD, START, END)))  # fmt: skip
     if kept:
         return [*sums, held(name, total, FORWARD, START, END, AVERAGING, STEP)]
     if not layers:
@@ -60,11 +85,11 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     return [*sums, outer, held(f"{name} of all but the first layer", late, END), held(name, total, AVERAGING, STEP)]
 
 
-def buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
+def buffers(whole: Model, model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the buffers of communication, and the whole gradients on their way there; for a single rank, only what
-    moves between the device and the host."""
+    moves between the device and the host. Of the `whole` piece `model` is trained."""
     if settings.stage == 3:
-        return _unit_buffers(model, engine, settings)
+        return _unit_buffers(whole, model, engine, settings)
     if settings.data_parallel == 1 and not (settings.stage == 2 and settings.offload):
         return []
     width = engine.policy.gradient
@@ -79,8 +104,8 @@ def buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     return [_buffer("gradients under way", bucket, width, "2 buckets", START, END)]
 
 
-def _buffer(name: str, count: int, width: int, why: str, *moments: str) -> Part:
-    return Part(category="communication", name=name, nbytes=count * width, why=why, moments=moments)
+def _buffer(name: str, count: float, width: int, why: str, *moments: str) -> Part:
+    return Part(category="communication", name=name, nbytes=ceil(count * width), why=why, moments=moments)
 
 
 def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
@@ -99,7 +124,7 @@ def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Pa
     return found
 
 
-def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
+def _unit_buffers(whole_model: Model, model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return stage 3's buffers: whole parameters of the outer unit and the layers in use, whole gradients."""
     whole_here = settings.shards == 1 and settings.engine == "paper"
     if whole_here and not settings.offload:
@@ -109,34 +134,48 @@ def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Part
     at_once = 2 if settings.engine == "paper" else 1
     under_way = largest_run(layers, at_once)
     there = whole_here and "parameters" not in settings.offload
-    found = [] if there else _gathered(model, policy.parameter, settings)
+    found = [] if there else _gathered(whole_model, model, policy.parameter, settings)
     when = (START, END) if not torch or under_way > outer else (END,)
     whole = f"whole: {at_once} layers" if under_way > outer else "whole: the outer unit"
     found.append(_buffer("gradients under way", max(under_way, outer), policy.reduced, whole, *when))
-    if torch and settings.pipeline_parallel > 1 and settings.micro_batches > 1:
-        why = "whole: they are reduced after the last micro-batch"
-        found.append(_buffer("sums of gradients", model.params, policy.reduced, why, FORWARD, START, END))
     if settings.engine != "paper":
         came, own = max(layers, default=0) + model.early, settings.policy.parameter
         found.append(_buffer("gradients as they come", came, own, "whole: a layer, head and norm", START, END))
     return found
 
 
-def _gathered(model: Model, width: int, settings: Settings) -> list[Part]:
-    """Return the whole parameters: of all units, if forward keeps them, or of the outer unit and the layers in use."""
-    outer, *layers = map(numel, model.units)
+def _gathered(model: Model, own: Model, width: int, settings: Settings) -> list[Part]:
+    """Return the whole parameters: of all units, if forward keeps them, or of the outer unit and the layers in use.
 
-    def held(count: int, why: str, *moments: str) -> Part:
-        name, nbytes = "gathered parameters", count * width
-        return Part(category="parameters", name=name, nbytes=nbytes, why=f"whole: {why}", moments=moments)
+    If only some ranks gather in backward, each keeps their part of all units from forward on.
+    """
+    outer, *layers = gathered_bytes(model, own, width, settings)
+
+    def held(nbytes: float, why: str, *moments: str) -> Part:
+        return Part(category="parameters", name="gathered parameters", nbytes=ceil(nbytes), why=f"whole: {why}",
+                    moments=moments)  # fmt: skip
 
     if not settings.reshard:
-        return [held(model.params, "all are kept from forward", FORWARD, START, END)]
+        return [held(outer + sum(layers), "all are kept from forward", FORWARD, START, END)]
     ahead = min(1 + settings.prefetch, len(layers))
     in_use = held(outer + largest_run(layers, ahead), f"the outer unit and {ahead} layers", START, END)
-    return [held(outer, "the outer unit", FORWARD), in_use]
+    found, again = [held(outer, "the outer unit", FORWARD), in_use], settings.gathers_again
+    if again < settings.shards:
+        second, why = ceil((outer + sum(layers)) / again), f"1/{again}, from forward to backward"
+        found.append(Part(category="parameters", name="second shard of parameters", nbytes=second, why=why,
+                          moments=(FORWARD, START, END)))  # fmt: skip
+    return found
 
 
-def largest_run(sizes: Sequence[int], length: int) -> int:
+def gathered_bytes(model: Model, own: Model, width: int, settings: Settings) -> list[float]:
+    """Return the bytes of each unit as stage 3 gathers it: frozen parameters in their type, matrices perhaps in fp8."""
+    sizes = [width * numel(unit) for unit in own.units] or [width * own.params]
+    if settings.fp8 == "gathers":
+        sizes = [size - (width - 1) * numel([shape for shape in unit if at and len(shape) > 1])
+                 for at, (size, unit) in enumerate(zip(sizes, own.units, strict=True))]  # fmt: skip
+    return [a + b for a, b in zip(sizes, frozen_bytes(model, settings), strict=True)]
+
+
+def largest_run(sizes: Sequence[float], length: int) -> float:
     """Return the largest sum of `length` neighbours, or of all if there are fewer."""
     return max((sum(sizes[at : at + length]) for at in range(max(1, len(sizes) - length + 1))), default=0)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from ..training.pieces import together
 from ..training.precision import Precision
 from ..training.settings import Settings
 from ..training.shapes import Model, Unit, numel
@@ -25,19 +26,21 @@ class Layout:
         shard: elements of each sharded tensor that the rank keeps, padding included.
         updated: elements of each tensor that its optimizer sees.
         bucket_bytes: how much of the gradients is reduced at a time, outside of stage 3.
+        units: the tensors that are sharded, unit by unit, with the experts of all expert-parallel ranks.
     """
 
     policy: Precision
     shard: Sequence[int]
     updated: Sequence[int]
     bucket_bytes: int
+    units: Sequence[Unit]
 
 
 def layout(model: Model, settings: Settings) -> Layout:
-    """Return the layout of the engine that the settings name."""
+    """Return the layout of what is trained, of the engine that the settings name."""
     engine, stage, ranks = settings.engine, settings.stage, settings.shards
     policy, bucket_bytes = _policy(settings), settings.bucket_bytes or BUCKET_BYTES
-    whole = everything(model)
+    whole, units = everything(model), together(model.units, settings)
     shard = updated = whole
     if engine == "zero" and stage:
         if stage == 2 and settings.bucket_bytes is None:
@@ -47,8 +50,8 @@ def layout(model: Model, settings: Settings) -> Layout:
         updated = _fragments(buckets, shard, stage)
     elif stage:
         cut = {"torch": rows if stage == 3 else _fullest}.get(engine, flat)
-        shard = updated = cut(model.units, ranks) or [-(-model.params // ranks)]
-    return Layout(policy=policy, shard=shard, updated=updated, bucket_bytes=bucket_bytes)
+        shard = updated = cut(units, ranks) or [-(-model.params // ranks)]
+    return Layout(policy=policy, shard=shard, updated=updated, bucket_bytes=bucket_bytes, units=units)
 
 
 def _policy(settings: Settings) -> Precision:
@@ -88,12 +91,9 @@ def _fragments(buckets: Sequence[Sequence[int]], shard: Sequence[int], stage: in
 
     The optimizer takes them in the order of the parameters; buckets begin with the last parameter.
     """
-    fragments = [
-        min(end, mine) - (end - tensor)
-        for bucket, mine in zip(buckets, shard, strict=True)
-        for end, tensor in zip(accumulate(bucket), bucket, strict=True)
-        if end - tensor < mine or not tensor
-    ]
+    fragments = [min(end, mine) - (end - tensor) for bucket, mine in zip(buckets, shard, strict=True)
+                 for end, tensor in zip(accumulate(bucket), bucket, strict=True)
+                 if end - tensor < mine or not tensor]  # fmt: skip
     return fragments if stage == 3 else fragments[::-1]
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from ..training.frozen import trained
 from ..training.settings import Settings
 from ..training.shapes import Model, Transformer
 from . import activations
-from .held import buffers, gradients, parameters
+from .held import buffers, frozen, gradients, parameters
 from .layout import Layout, layout
 from .parts import END, FORWARD, START, STEP, Part
 
@@ -15,12 +16,12 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
 
     No rank holds more, except for counts of steps: the shard of another rank may contain more tensors, of 4 bytes each.
     """
-    engine = layout(model, settings)
-    found = [parameters(model, engine, settings), *gradients(model, engine, settings)]
-    found += _optimizer(engine, model, settings)
+    own = trained(model, settings)
+    engine = layout(own, settings)
+    found = [parameters(own, engine, settings), *frozen(model, settings), *gradients(own, engine, settings),
+             *_optimizer(engine, own, settings)]  # fmt: skip
     if model.units:
-        found += buffers(model, engine, settings)
-        found += _temporaries(engine, settings)
+        found += [*buffers(model, own, engine, settings), *_temporaries(engine, settings)]
     if model.transformer:
         found += _activations(model, model.transformer, settings)
     return tuple(part for part in found if part.nbytes)
@@ -29,11 +30,11 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
 def _optimizer(engine: Layout, model: Model, settings: Settings) -> Iterator[Part]:
     policy, elements, tensors = engine.policy, sum(engine.updated), len(engine.updated)
     cut = f", a shard: 1/{settings.shards}" if settings.stage else ""
-    states = settings.kept.state_bytes(engine.updated, policy.state)
-    counts = 4 * tensors if settings.kept.counts_steps and model.units else 0
+    states = settings.kept.state_bytes(engine.updated, policy.state, model.units)
+    counts = 4 * tensors if settings.kept.counts_steps and model.units and elements else 0
     for name, nbytes, why in (
         ("fp32 master parameters", policy.master * sum(engine.shard), f"{policy.master} bytes each{cut}"),
-        (f"states of {settings.optimizer}", states, f"{states / elements:.4g} bytes each{cut}"),
+        (f"states of {settings.optimizer}", states, f"{states / max(1, elements):.4g} bytes each{cut}"),
         ("step counts", counts, f"4 bytes for each of {tensors} tensors"),
     ):
         yield Part(category="optimizer", name=name, nbytes=nbytes, why=why, host="optimizer" in settings.offload)
@@ -53,7 +54,13 @@ def _temporaries(engine: Layout, settings: Settings) -> Iterator[Part]:
 
 
 def _activations(model: Model, transformer: Transformer, settings: Settings) -> Iterator[Part]:
+    """Yield what forward keeps for backward, and what backward adds; without a backward, only the logits."""
     tokens, layers = settings.tokens, len(model.units) - 1
+    if settings.last_stage:
+        for name, nbytes in activations.ends(transformer, settings).items():
+            yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
+    if not settings.trainable:
+        return
     one, everything = activations.kept(transformer, settings), sum(activations.layer(transformer, settings).values())
     what = {"none": "everything", "selective": "all but the attention core", "full": "the input",
             "operators": "the attention's result and every second product"}[settings.checkpointing]  # fmt: skip
@@ -67,12 +74,10 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
     by_moment: list[tuple[str, float, tuple[str, ...]]] = [
         ("gradients of activations", activations.gradients_at_work(transformer, settings), (START, END)),
         ("whole tokens of a tensor-parallel layer", activations.gathered(transformer, settings), (START, END)),
+        ("keys and values of other ranks", activations.going_around(transformer, settings), (START, END)),
+        ("gradients of the logits", activations.loss_gradients(transformer, settings), (FORWARD,)),
     ]
-    if settings.last_stage:
-        for name, nbytes in activations.ends(transformer, settings).items():
-            yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
-        by_moment.append(("gradients of the logits", activations.loss_gradients(transformer, settings), (FORWARD,)))
-    for name, nbytes, moments in by_moment:
+    for name, nbytes, moments in by_moment if settings.last_stage else by_moment[:-1]:
         why = f"{tokens} tokens"
         yield Part(category="other", name=name, nbytes=round(tokens * nbytes), why=why, moments=moments)
 

@@ -1,11 +1,10 @@
 """The time of a collective: the alpha-beta model, for rings and trees, within a node and across nodes.
 
-A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour. When
-it spans nodes, one hop in each node crosses the network. Rings are laid through every network port of the node at once,
-so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. For
-smaller messages, protocol LL128 sends a flag with every 120 bytes: a smaller alpha, and 92 % of the bandwidth. Without
-NVLink, NCCL has only LL for them, with a flag for every 4 bytes and half the bandwidth. On NVSwitch nodes the switches
-add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
+A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour; one
+hop in each node crosses the network, with the bandwidth of all its ports. A tree pays alpha for its depth only. For
+smaller messages, protocol LL128 sends a flag with every 120 bytes: a smaller alpha, and 92 % of the bandwidth; without
+NVLink it is LL, with a flag for every 4 bytes and half the bandwidth. On NVSwitch nodes the switches add (NVLS). NCCL
+chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 """
 
 import math
@@ -14,8 +13,11 @@ from functools import lru_cache
 
 from ..training.checks import known
 
-PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
-"""How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
+PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, "all_to_all": 1}
+"""How many times a ring of N carries (N-1)/N of the whole from each member to the next.
+
+In an all-to-all each rank sends (N-1)/N of what it has itself, which is called the whole here, to the others.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,18 @@ def ring_seconds(op: str, nbytes: float, group: Group) -> float:
     return group.launch + passes * (group.alphas(hops - crossings, crossings) + share * nbytes / group.bandwidth)
 
 
+def exchange_seconds(nbytes: float, group: Group) -> float:
+    """Return the time of an all-to-all in which each rank has `nbytes`: a message to each other rank.
+
+    What stays in the node and what leaves it go at once. The ranks of a node share its network link, so what leaves it
+    is that of all: members (N - members)/N n.
+    """
+    away = group.ranks - group.members
+    inside = (group.members - 1) / group.ranks * nbytes / group.inside.bandwidth
+    across = group.members * away / group.ranks * nbytes / group.across.bandwidth if group.across else 0.0
+    return group.launch + group.alphas(group.members - 1, away) + max(inside, across)
+
+
 def tree_seconds(op: str, nbytes: float, group: Group) -> float:
     """Return the time of an all-reduce or a broadcast by NCCL's two trees, which together use every link both ways.
 
@@ -99,6 +113,8 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
 @lru_cache(maxsize=1024)  # layers are alike
 def seconds(op: str, nbytes: float, group: Group) -> float:
     """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL128, or NVLS in a node."""
+    if op == "all_to_all":
+        return exchange_seconds(nbytes, group) if group.ranks > 1 else 0.0
     times = [
         way(op, nbytes, one)
         for one in (group, _small(group))
@@ -123,10 +139,8 @@ def _small(group: Group) -> Group:
 def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:
     """Return the bytes per second that each rank's link carried, as NCCL's tests define it (doc/PERFORMANCE.md).
 
-    That holds where ranks pass messages, as in a ring. Where switches add, as with NVLS, no link carried that much.
-
-    It does not depend on the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or
-    an all-gather, 1 for a broadcast.
+    n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or an all-gather, 1 for a broadcast. Where
+    switches add, as with NVLS, no link carried that much.
     """
     factor = 1.0 if op == "broadcast" else PASSES[op] * (ranks - 1) / ranks
     return factor * nbytes / measured_seconds

@@ -1,24 +1,30 @@
-"""Machines by name, each figure with its source. Bytes and FLOPs are decimal, links are one direction.
+"""Machines by name, from hardware.csv, with their sources. Bytes and FLOPs are decimal, links are one direction.
 
 Bandwidths between GPUs are those that NCCL's own model expects, not the data sheet's. A data sheet's 80 GB is used
 unchanged; the GPU has a little more, which is about the memory that CUDA itself and fragmentation take.
+`achievable` and `attention` are fitted on llm-foundry's MPT rows on one node, without checkpointing.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
-from ..training.checks import PlanError, pick, whole
+from ..training.checks import PlanError, pick, rows, whole
 from .cost import Group, Link
 
-# Sources that several machines share. Latencies are NCCL's hwLat for a ring (src/graph/tuning.cc), by protocol: Simple,
-# then LL128, which NCCL enables with NVLink on A100 and H100, or LL. Bandwidths of links are from src/graph/topo.h.
-# Devices are NVIDIA's data sheets: dense bf16, half of the sparse figure. `achievable` and `attention` are fitted, see
-# docs/validation.md: llm-foundry's MPT rows on one node, without checkpointing.
-NVLINK = {"alpha": 3.4e-6, "small_alpha": 1.9e-6}
-PCIE = {"alpha": 5.7e-6, "small_alpha": 1e-6, "small_share": 0.5}
-NETWORK = {"alpha": 14e-6, "small_alpha": 4e-6}
+LINKS = {
+    "nvlink": {"alpha": 3.4e-6, "small_alpha": 1.9e-6},
+    "pcie": {"alpha": 5.7e-6, "small_alpha": 1e-6, "small_share": 0.5},
+    "network": {"alpha": 14e-6, "small_alpha": 4e-6},
+    "simulated": {"alpha": 0.31e-3},
+}
+"""Latencies: NCCL's hwLat for a ring (src/graph/tuning.cc), by protocol: Simple, then LL128, which NCCL enables with
+NVLink on A100 and H100, or LL. Simulated ranks: measured, see the row of the laptop."""
 NCCL_LAUNCH = 8.4e-6  # baseLat, ring, Simple
-PCIE4 = 31.5e9  # 16 GT/s x 16 lanes x 128/130 / 8
-PCIE5 = 63.0e9
+SWITCH_ALPHA = 25e-6  # NVLS: hwLat
+FP8_GAIN = 0.5
+"""The part of the data sheet's gain of fp8 over bf16 that training has, casts included: chosen on torchao's Llama 3 8B
+on 8 H100, where float8 with float8 gathers is 1.25 times as fast as bf16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,8 @@ class Hardware:
         network: the node's network link, all its ports together; None if there is only one node.
         launch: seconds before the first message of a collective.
         switch: the switches of a node that add in an all-reduce, as NVSwitch does; None without them.
+        fp8: peak FLOPs in 8 bits for each in bf16; 0 if there is no such unit.
+        source: where these numbers are published, or that they are assumed.
     """
 
     name: str
@@ -56,6 +64,14 @@ class Hardware:
     network: Link | None
     launch: float
     switch: Link | None
+    fp8: float = 0
+    source: str = ""
+
+    def fp8_speed(self) -> float:
+        """Return how many times faster than in bf16 matrix products are in fp8. Raises ValueError without fp8."""
+        if not self.fp8:
+            raise PlanError(f"fp8 on {self.name}: it has no matrix units for 8 bits. Choose fp8='none', or an H100.")
+        return 1 + FP8_GAIN * (self.fp8 - 1)
 
     def peak_flops(self, fast: bool) -> float:
         """Return the FLOPs per second of one device's data sheet, in bf16 or in fp32."""
@@ -99,64 +115,20 @@ class Hardware:
         )  # fmt: skip
 
 
-def _hopper(name: str, memory_bytes: int, memory_bandwidth: float, network: Link | None = None) -> Hardware:
-    """Return nodes of 8 H100 or H200, whose SXM data sheets differ in memory only."""
+def _machine(row: dict[str, str]) -> Hardware:
+    numbers: dict[str, Any] = {one.name: one.type(float(row[one.name])) for one in fields(Hardware)
+                               if one.type in (int, float) and one.name in row}  # fmt: skip
+    network, switch = row["network"], row["switch"]
     return Hardware(
-        name=name, devices=8, memory_bytes=memory_bytes, memory_bandwidth=memory_bandwidth,
-        fast_flops=989e12, fp32_flops=67e12, achievable=0.56, attention=0.30, network=network, launch=NCCL_LAUNCH,
-        # 20.6 GB/s x 18 NVLinks (data sheet: 450)
-        inside=Link(**NVLINK, bandwidth=370.8e9),
-        # NVLS: hwLat, and NVIDIA's blog on NCCL 2.18: about 480 GB/s on 8 H100
-        switch=Link(alpha=25e-6, bandwidth=480e9),
-        # MLPerf Inference v4.1, system H200-SXM-141GBx8: 32 x 64 GB; two sockets x 8 channels x DDR5-4800
-        host_link=PCIE5, host_bytes=2 * 10**12, host_bandwidth=614.4e9,
+        name=row["name"], source=row["source"], **numbers,
+        inside=Link(**LINKS[row["links"]], bandwidth=float(row["inside"])),
+        network=Link(**LINKS["network"], bandwidth=float(network)) if network else None,
+        switch=Link(alpha=SWITCH_ALPHA, bandwidth=float(switch)) if switch else None,
+        launch=0.0 if row["links"] == "simulated" else NCCL_LAUNCH,
     )  # fmt: skip
 
 
-def _ampere(name: str, memory_bytes: int, memory_bandwidth: float, network: Link | None = None) -> Hardware:
-    """Return nodes of 8 A100."""
-    return Hardware(
-        name=name, devices=8, memory_bytes=memory_bytes, memory_bandwidth=memory_bandwidth,
-        fast_flops=312e12, fp32_flops=19.5e12, achievable=0.71, attention=0.54, network=network, launch=NCCL_LAUNCH,
-        # 20 GB/s x 12 NVLinks (data sheet: 300)
-        inside=Link(**NVLINK, bandwidth=240e9), switch=None,
-        # DGX A100 640GB data sheet: 2 TB; two sockets x 8 channels x DDR4-3200
-        host_link=PCIE4, host_bytes=2 * 10**12, host_bandwidth=409.6e9,
-    )  # fmt: skip
-
-
-# DGX data sheets: 8 ports x 200 Gb/s in A100 nodes, 400 Gb/s in H100 nodes. Ethernet: NCCL's NET_BW for 100 Gb/s.
-_HDR, _NDR = Link(**NETWORK, bandwidth=200e9), Link(**NETWORK, bandwidth=400e9)
-_ETHERNET = Link(**NETWORK, bandwidth=12e9)
-
-HARDWARE = {
-    "laptop": Hardware(  # assumed: 16 GB and 8 cores, a quarter of both for each rank
-        name="a laptop with 8 cores for 4 simulated ranks", devices=4, memory_bytes=4 * 10**9,
-        # measured: torch 2.13, 1024 x 1024 matmul on 2 cores of an AMD EPYC; most laptops have no bf16 units.
-        # assumed: half of what a large matmul reaches
-        fast_flops=184e9, fp32_flops=184e9, achievable=0.5, attention=0.5,
-        # measured: all_reduce of 4 simulated ranks over gloo, to 16 MiB, 2 cores, launch included; lesson 09 fits yours
-        inside=Link(alpha=0.31e-3, bandwidth=0.85e9), switch=None, network=None, launch=0.0,
-        # JEDEC DDR5-5600, two channels: 89.6 GB/s, a quarter for each rank
-        memory_bandwidth=22.4e9, host_link=22.4e9, host_bytes=16 * 10**9, host_bandwidth=89.6e9,
-    ),
-    "rtx-4090": Hardware(
-        # NVIDIA Ada GPU architecture whitepaper (dense bf16, fp32 accumulate); achievable: assumed as on H100
-        name="4x RTX 4090, PCIe", devices=4, memory_bytes=24 * 10**9, memory_bandwidth=1008e9,
-        fast_flops=165.2e12, fp32_flops=82.6e12, achievable=0.56, attention=0.3,
-        # 12 GB/s for PCIe 3.0 x16, doubled for 4.0
-        inside=Link(**PCIE, bandwidth=24e9), switch=None, network=None, launch=NCCL_LAUNCH,
-        # assumed: a workstation with 256 GB; 8 channels x DDR4-3200
-        host_link=PCIE4, host_bytes=256 * 10**9, host_bandwidth=204.8e9,
-    ),
-    "a100": _ampere("8x A100 80GB, NVLink", 80 * 10**9, 2.039e12),
-    "a100-infiniband": _ampere("nodes of 8x A100 80GB over InfiniBand", 80 * 10**9, 2.039e12, _HDR),
-    "a100-40gb": _ampere("nodes of 8x A100 40GB over InfiniBand", 40 * 10**9, 1.555e12, _HDR),
-    "h100": _hopper("8x H100 80GB, NVLink", 80 * 10**9, 3.35e12),
-    "h200": _hopper("8x H200 141GB, NVLink", 141 * 10**9, 4.8e12),
-    "h100-infiniband": _hopper("nodes of 8x H100 over InfiniBand", 80 * 10**9, 3.35e12, _NDR),
-    "h100-ethernet": _hopper("nodes of 8x H100 over 100 Gb/s Ethernet", 80 * 10**9, 3.35e12, _ETHERNET),
-}  # fmt: skip
+HARDWARE = {row["key"]: _machine(row) for row in rows(Path(__file__).with_suffix(".csv"))}
 
 
 def hardware(name: "str | Hardware") -> Hardware:

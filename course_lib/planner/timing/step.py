@@ -1,23 +1,25 @@
 """The schedule of one rank's training step, from forward to the gathered parameters.
 
 Streams: "compute", "communication", "tensor parallel" for what a layer waits for, "pipeline" for sends and waits
-between stages, and "host" for copies over PCIe and for the optimizer on the CPU. Gradients are reduced while earlier
-layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2 of the paper
-gather the parameters of the last step while the first layers compute. The last micro-batch is scheduled layer by layer;
-the ones before take as long as it does without its reductions.
+between stages, and "host" for copies over PCIe, the optimizer on the CPU, and a slow CPU's launches. Gradients are
+reduced while earlier layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages
+1 and 2 of the paper gather the parameters of the last step while the first layers compute. The last micro-batch is
+scheduled layer by layer; the ones before take as long as it does without its reductions.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from ..memory.layout import layout
+from ..training.frozen import trained
 from ..training.pieces import piece as piece_of
 from ..training.settings import Settings
 from ..training.shapes import Model
 from . import work
-from .cost import seconds
+from .cost import Group, seconds
 from .hardware import Hardware
-from .schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
+from .schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
 
@@ -44,7 +46,7 @@ def _micro_batch_seconds(model: Model, settings: Settings, hardware: Hardware) -
     pieces, known = [], {}
     for stage in range(settings.pipeline_parallel):
         at = replace(settings, pipeline_stage=stage)
-        pieces.append((piece_of(model, at), at.last_stage))
+        pieces.append((piece_of(model, at), at.last_stage, leaves_node(at, hardware.devices)))
         if pieces[-1] not in known:
             known[pieces[-1]] = _Step(pieces[-1][0], at, hardware).run(last=False).seconds
     return [known[one] for one in pieces]
@@ -60,55 +62,77 @@ def waiting_seconds(stages: Sequence[float], settings: Settings) -> float:
     return (settings.micro_batches - 1) * (max(stages) - mine) + (sum(stages) - mine) / settings.model_chunks
 
 
+def leaves_node(settings: Settings, devices: int) -> bool:
+    """Return whether a rank of the planned stage has its peer of the stage before or after in a different node."""
+    ranks, mine = settings.tensor_parallel * settings.data_parallel, settings.pipeline_stage
+    places = [[(stage * ranks + rank) // devices for rank in range(min(ranks, devices))] for stage in (
+        max(mine - 1, 0), mine, min(mine + 1, settings.pipeline_parallel - 1)
+    )]  # fmt: skip
+    return any(there != places[1] for there in places)
+
+
+def groups(settings: Settings, hardware: Hardware) -> dict[str, Group]:
+    """Return the groups of `Collective.group`, except for stages. Raises ValueError if they do not fit the hardware."""
+    hardware.shard_group(settings.world_size)
+    tensor, experts, shards = settings.tensor_parallel, settings.expert_parallel, settings.shards
+    sizes = {
+        "tensor": (1, tensor), "context": (tensor, settings.context_parallel), "expert": (tensor, experts),
+        "shard": (tensor, shards), "second shard": (tensor, settings.gathers_again or 1),
+        "replica": (tensor * shards, settings.replicas), "expert shard": (tensor * experts, shards // experts or 1),
+        "expert second shard": (tensor * experts, settings.gathers_again // experts or 1),
+        "expert replica": (tensor * shards, settings.replicas) if settings.stage
+        else (tensor * experts, settings.replicas // experts),
+    }  # fmt: skip
+    return {name: hardware.replica_group(*size) for name, size in sizes.items()}
+
+
 class _Step:
     def __init__(self, model: Model, settings: Settings, hardware: Hardware) -> None:
         self.model, self.settings, self.hardware = model, settings, hardware
-        self.engine = layout(model, settings)
+        self.own = trained(model, settings)
+        self.engine = layout(self.own, settings)
         self.calls = {(call.what, call.when, call.op): call for call in collectives(model, settings)}
-        hardware.shard_group(settings.world_size)  # raises if the ranks do not fit
-        tensor = settings.tensor_parallel
-        self.groups = {
-            "tensor": hardware.shard_group(tensor),
-            "shard": hardware.replica_group(tensor, settings.shards),
-            "replica": hardware.replica_group(tensor * settings.shards, settings.replicas),
-        }
+        self.groups = groups(settings, hardware)
         self.streams = Streams()
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
+        self.gathers_late = settings.engine == "paper" and settings.stage in (1, 2)  # in the next step's forward
+        self.layer_share = 1 / max(1, len(model.units) - 1)
 
     def run(self, last: bool) -> Timeline:
         """Schedule a micro-batch. After the last, gradients have been reduced, and the optimizer makes its step."""
         self.last = last
         self._pass("forward", work.forward(self.model, self.settings))
         self._send("forward")
-        self._pass("backward", work.backward(self.model, self.settings))
-        self._send("backward")
-        if last:
+        if self.settings.trainable:
+            self._pass("backward", work.backward(self.model, self.settings))
+            self._send("backward")
+        if last and self.settings.trainable:
             self._update()
         return self.streams.timeline()
 
     def _pass(self, when: str, pieces: list[Work]) -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
-        ahead = len(pieces) if self._gathers_late() else self.settings.prefetch
+        ahead = len(pieces) if self.gathers_late else self.settings.prefetch
         gathered: list[list[Span]] = []
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
-            name = f"{when} {piece.name}"
-            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), gathered[position]))
+            name, after, around = f"{when} {piece.name}", gathered[position], self._around(piece, when)
+            if launch := work.LAUNCH.get(self.settings.engine, 0) * piece.layers:
+                after = [*after, self.streams.issue(HOST, f"launch {name}", launch)]
+            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), after))
+            self.streams.wait(COMPUTE, around)
             self._exchange(piece, when)
             if when == "backward":
                 self._reduce(piece, last=position == len(pieces) - 1)
 
-    def _gathers_late(self) -> bool:
-        """Return whether parameters are gathered during the next step's forward: the paper's stages 1 and 2."""
-        return self.settings.engine == "paper" and self.settings.stage in (1, 2)
-
     def _seconds(self, piece: Work) -> float:
         machine = self.hardware
         peak = machine.peak_flops(self.settings.policy.fast)
-        rates = (machine.achievable * peak, machine.attention * peak, machine.memory_bandwidth)
+        faster = machine.fp8_speed() if self.settings.fp8 != "none" and piece.layers else 1
+        rates = (machine.achievable * peak * faster, machine.attention * peak, machine.memory_bandwidth)
         traffic = piece.traffic + piece.reduces * self._summed_bytes()
         return piece.matrices / rates[0] + piece.attention / rates[1] + traffic / rates[2]
 
@@ -121,28 +145,36 @@ class _Step:
         if settings.engine == "paper" or (settings.micro_batches == 1 and settings.engine != "nanotron"):
             return 0.0
         sums = policy.accumulated or policy.gradient
-        sharded = settings.stage == 3 and settings.reshard
+        sharded = settings.stage >= 2 and not settings.whole_gradients
         return (policy.gradient + 2 * sums) / (settings.shards if sharded else 1)
 
     def _exchange(self, piece: Work, when: str) -> None:
-        """Let tensor-parallel ranks exchange a layer's tokens, for which computing waits."""
-        for op in ("all_gather", "reduce_scatter", "all_reduce"):
-            call = self.calls.get(("activations", when, op))
-            if call and piece.layers:
-                share = 1 / (len(self.model.units) - 1)
-                cost = self._cost(call, share, parts=2)
-                span = self.streams.issue(TENSOR, f"{op} of activations of {piece.name}", cost, self.computed[-1:])
+        """Let ranks exchange a layer's tokens, for which computing waits: those that share matrices, or experts."""
+        for what, op in (*(("activations", op) for op in ("all_gather", "reduce_scatter", "all_reduce")),
+                         ("expert activations", "all_to_all"), ("logits", "all_gather")):  # fmt: skip
+            call = self.calls.get((what, when, op))
+            if call and bool(piece.layers) == (what != "logits") and (piece.layers or piece.name == "head"):
+                cost = self._cost(call, self.layer_share if piece.layers else 1.0, parts=2)
+                span = self.streams.issue(TENSOR, f"{op} of {what} of {piece.name}", cost, self.computed[-1:])
                 self.streams.wait(COMPUTE, [span])
+
+    def _around(self, piece: Work, when: str) -> list[Span]:
+        """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""
+        calls = [call for op in ("all_gather", "reduce_scatter")
+                 if piece.layers and (call := self.calls.get(("context activations", when, op)))]  # fmt: skip
+        cost = sum(self._cost(call, self.layer_share, parts=1) for call in calls)
+        name = f"keys and values of {piece.name}"
+        return [self.streams.issue(CONTEXT, name, cost, self.computed[-1:])] if calls else []
 
     def _send(self, when: str) -> None:
         """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage."""
         machine, settings, known = self.hardware, self.settings, self.model.transformer
         if known and settings.pipeline_parallel > 1:
-            far = settings.tensor_parallel * settings.data_parallel >= machine.devices and machine.network
-            link = machine.network if far and machine.network else machine.inside
-            rate = link.bandwidth / (machine.devices if far else 1)
+            link, sharing = machine.inside, 1
+            if machine.network and leaves_node(settings, machine.devices):
+                link, sharing = machine.network, min(machine.devices, settings.tensor_parallel * settings.data_parallel)
             tokens = settings.tokens * known.hidden * settings.policy.activation / settings.tensor_parallel
-            cost = link.alpha + tokens / rate
+            cost = link.alpha + tokens * sharing / link.bandwidth
             self.streams.issue(PIPELINE, f"send activations, {when}", cost, self.computed[-1:])
 
     def _gather(self, piece: Work, when: str) -> list[Span]:
@@ -154,17 +186,18 @@ class _Step:
             copied = piece.gathers * self.engine.policy.parameter / settings.shards
             name = f"copy {piece.name} to the device"
             last = [self.streams.issue(HOST, name, copied / self.hardware.host_link, last)]
-        if self._gathers_late():
+        if self.gathers_late:
             when = "after the step" if when == "forward" and self.last else ""  # the step before
             last = []
-        if call := self.calls.get(("parameters", when, "all_gather")):
-            cost = self._cost(call, piece.gathers / self.model.params)
-            last = [self.streams.issue(COMMUNICATION, f"gather {piece.name}", cost, last)]
+        for what in ("parameters", "expert parameters"):
+            if call := self.calls.get((what, when, "all_gather")):
+                cost = self._cost(call, piece.gathers / self.model.params)
+                last = [self.streams.issue(COMMUNICATION, f"gather {piece.name}", cost, last)]
         return last
 
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
-        if not self.last and (self.settings.stage < 3 or not self.settings.reshard):
+        if not self.last and (self.settings.stage < 2 or self.settings.whole_gradients):
             return
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced
@@ -175,10 +208,10 @@ class _Step:
         if not ready:
             return
         self.unreduced -= ready
-        after, share = [self.computed[-1]], ready / self.model.params
-        for op in ("reduce_scatter", "all_reduce"):
-            if call := self.calls.get(("gradients", "backward", op)):
-                name = f"{op} of gradients to {piece.name}"
+        after, share = [self.computed[-1]], ready / self.own.params
+        for what, op in product(("gradients", "expert gradients"), ("reduce_scatter", "all_reduce")):
+            if call := self.calls.get((what, "backward", op)):
+                name = f"{op} of {what} to {piece.name}"
                 after = [self.streams.issue(COMMUNICATION, name, self._cost(call, share), after)]
         if "optimizer" in self.settings.offload:
             copied = share * sum(self.engine.shard) * self.engine.policy.gradient
@@ -187,9 +220,14 @@ class _Step:
         self.reduced += after
 
     def _update(self) -> None:
-        """Schedule the optimizer's step, bound by memory bandwidth; then stages 1 and 2 gather the parameters."""
-        after = [self.computed[-1], *self.reduced]
-        touched, numel = self._touched_bytes(), sum(self.engine.shard)
+        """Schedule the optimizer's step, bound by memory bandwidth; then stages 1 and 2 gather the parameters.
+
+        The step reads gradients, reads and writes masters and states, and writes parameters that have masters.
+        """
+        policy, numel, after = self.engine.policy, sum(self.engine.shard), [self.computed[-1], *self.reduced]
+        states = self.settings.kept.state_bytes(self.engine.updated, policy.state, self.own.units)
+        updated, anew = policy.master or policy.kept or policy.parameter, policy.parameter if policy.master else 0
+        touched = numel * (policy.gradient + 2 * updated + anew) + 2 * states
         if "optimizer" in self.settings.offload:
             rate = self.hardware.host_bandwidth / self.hardware.devices
             done = self.streams.issue(HOST, "optimizer step on the host", touched / rate, after)
@@ -198,17 +236,10 @@ class _Step:
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
             done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
-        for op in () if self._gathers_late() else ("all_gather", "broadcast"):
-            if call := self.calls.get(("parameters", "after the step", op)):
+        late = ("parameters", "expert parameters") if not self.gathers_late else ()
+        for what, op in product(late, ("all_gather", "broadcast")):
+            if call := self.calls.get((what, "after the step", op)):
                 self.streams.issue(COMMUNICATION, f"{op} of parameters", self._cost(call, 1.0), [done])
-
-    def _touched_bytes(self) -> float:
-        """Return the bytes that the optimizer reads (gradients), and reads and writes (parameters and states)."""
-        policy, numel = self.engine.policy, sum(self.engine.shard)
-        states = self.settings.kept.state_bytes(self.engine.updated, policy.state)
-        updated = policy.master or policy.kept or policy.parameter
-        written_anew = policy.parameter if policy.master else 0
-        return numel * (policy.gradient + 2 * updated + written_anew) + 2 * states
 
     def _cost(self, call: Collective, share: float, parts: int = 0) -> float:
         """Return the seconds for `share` of a micro-batch's `call`, in `parts`, a unit at once, or in buckets."""

@@ -6,8 +6,10 @@ V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1. Norms, activation f
 almost no FLOPs, and are bound by the memory's bandwidth: the reason that small models reach less of the peak.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..training.frozen import trained
+from ..training.precision import FROZEN
 from ..training.settings import Settings
 from ..training.shapes import Model, Transformer, numel
 
@@ -20,6 +22,12 @@ Fused: fitted, with the two rates of `Hardware`, on llm-foundry's rows on one no
 are eager, but a GPT's LayerNorm and GELU are a kernel each. Eager: fitted, to 50 bytes, on three rows of torchtitan and
 the same compiled, by how much they are slower: Llama 2 7B of pull request 165 with FSDP2, "full" and "operators", and
 Llama 3.1 8B of December 2024 on 8 GPUs.
+"""
+
+LAUNCH = {"nanotron": 2.2e-3}
+"""Seconds in which the CPU launches a layer's forward, and its backward: the least for a micro-batch of any size.
+
+Fitted, to 0.1 ms, on half of the playbook's rows with tensor parallelism in a node and one sequence. Others: unknown.
 """
 
 AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "full": (1, 1, 1)}
@@ -51,42 +59,57 @@ class Work:
 def forward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of forward: the embedding, the layers, the head."""
     outer, layers = _sizes(model)
-    once = (1.0, 1.0, 1.0)
-    return [
-        Work(name="embedding", gathers=outer),
-        *(_layer(model, settings, size, at, once) for at, size in enumerate(layers)),
-        *_head(model, settings, outer, factor=1),
-    ]
+    own = _sizes(trained(model, settings))[1]
+    done = (_layer(model, settings, at, *sizes) for at, sizes in enumerate(zip(layers, own, strict=True)))
+    return [Work(name="embedding", gathers=outer), *done, *_head(model, settings, outer, factor=1)]
 
 
 def backward(model: Model, settings: Settings) -> list[Work]:
-    """Return the work of backward: the same in reverse, twice, and what is computed again."""
-    outer, layers = _sizes(model)
-    times = tuple(2 + again for again in AGAIN[settings.checkpointing])
-    done = [_layer(model, settings, size, at, times, reduces=size) for at, size in reversed(list(enumerate(layers)))]
-    head = _head(model, settings, outer, factor=2) or [Work(name="head")]
-    return [
-        Work(name="head", matrices=head[0].matrices, gathers=outer), *done, Work(name="embedding", reduces=outer)
-    ]  # fmt: skip
+    """Return the work of backward: the same in reverse, twice, and what is computed again; nothing without any."""
+    if not settings.trainable:
+        return []
+    (outer, layers), (own_outer, own) = _sizes(model), _sizes(trained(model, settings))
+    done = [_layer(model, settings, at, *sizes, back=True) for at, sizes in enumerate(zip(layers, own, strict=True))]
+    head = _head(model, settings, outer, factor=1 if settings.partly_frozen else 2) or [Work(name="head")]
+    return [replace(head[0], gathers=outer), *done[::-1], Work(name="embedding", reduces=own_outer)]
 
 
 def token_flops(model: Model, settings: Settings) -> float:
-    """Return the FLOPs of a token as model FLOPs utilization counts them: 6Ψ + 12 L h s (PaLM, appendix B)."""
+    """Return the FLOPs of a token as model FLOPs utilization counts them: 6Ψ + 12 L h s (PaLM, appendix B).
+
+    Of experts, those count that compute it. Frozen parameters have no gradients: 4Ψ, and 6 for each of an adapter, or 2
+    more for each that is trained. Without backward it is 2Ψ + 4 L h s.
+    """
     known = model.transformer
-    return 6 * model.params + (12 * known.layers * known.hidden * settings.sequence if known else 0)
+    active = model.params - (known.idle if known else 0)
+    share = trained(model, settings).params / model.params
+    matrices = (4 + (6 if settings.lora_rank else 2) * share) * active
+    scores = 12 * known.layers * known.q_hidden * settings.sequence if known else 0
+    return matrices + scores if settings.trainable else (matrices - 2 * active) + scores / 3
 
 
-def _layer(
-    model: Model, settings: Settings, size: float, at: int, times: tuple[float, ...], reduces: float = 0
-) -> Work:  # fmt: skip
-    """Return a layer's forward, of which matrices, attention and element-wise work are done so many `times`."""
+def _layer(model: Model, settings: Settings, at: int, size: float, own: float, *, back: bool = False) -> Work:
+    """Return a layer's forward or backward. Of its `size` parameters, or beside them, `own` are trained.
+
+    Backward computes the gradients of inputs through all matrices, and those of the weights that are trained.
+    """
     known, tokens = model.transformer, settings.tokens
+    again = AGAIN[settings.checkpointing] if back else (0, 0, 0)
+    once = 2 if back else 1
     matrices, attention, traffic = 2 * size, 0.0, 0.0  # unknown: assume that every parameter is in a matrix
     if known:
-        matrices, attention = (flops / settings.tensor_parallel for flops in known.layer_flops(settings.sequence))
-        traffic = times[1] * scores(known, settings) + times[2] * element_wise(known, settings)
-    return Work(name=f"layer {at}", matrices=times[0] * matrices * tokens, attention=times[1] * attention * tokens,
-                traffic=traffic * tokens, gathers=size, reduces=reduces, layers=1)  # fmt: skip
+        flops = known.layer_flops(settings.sequence, settings.capacity_factor)
+        matrices, attention = (one / settings.tensor_parallel for one in flops)
+        traffic = (once + again[1]) * scores(known, settings) + (once + again[2]) * element_wise(known, settings)
+    weights = matrices * own / size
+    through = matrices + (weights if settings.lora_rank else 0)
+    width = FROZEN[settings.frozen]
+    unpacked = size * (width + 4) if settings.partly_frozen and width < 2 else 0  # read, written and read in 16 bits
+    return Work(
+        name=f"layer {at}", matrices=(through * (1 + again[0]) + (weights if back else 0)) * tokens,
+        attention=(once + again[1]) * attention * tokens, traffic=traffic * tokens + (1 + again[0]) * unpacked,
+        gathers=size, reduces=own if back else 0, layers=1,
+    )  # fmt: skip
 
 
 def element_wise(model: Transformer, settings: Settings) -> float:
@@ -95,13 +118,16 @@ def element_wise(model: Transformer, settings: Settings) -> float:
     Tensor parallelism cuts the activation function: GELU reads and writes `ffn` elements, a fused gate reads two for
     each that it writes, and two kernels read three and write two. Only sequence parallelism cuts the rest, such as
     norms and the additions to the residual stream. Plain modules of torch are not fused unless they are compiled.
+    Copies of tokens for their experts are written by expert and rank, and on the way back in the old order: each time
+    they are read and written; with other ranks, they are sorted in between, twice. At the end they are read and added.
     """
     fused = settings.compiled or not model.gated or settings.engine != "torch"
     width, cut = settings.policy.activation, settings.tensor_parallel
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2
-    inside = min(accesses * model.ffn * width, whole)
-    return inside / cut + (whole - inside) / (cut if settings.sequence_parallel else 1)
+    inside = min(accesses * model.computed_ffn * width, whole)
+    copies = (7 if settings.expert_parallel > 1 else 3) * model.chosen * settings.capacity_factor
+    return inside / cut + (whole - inside + copies * model.hidden * width) / settings.between
 
 
 def scores(model: Transformer, settings: Settings) -> float:

@@ -1,7 +1,9 @@
-"""Checks of the planner's arguments, so that every refusal reads the same, and a search for the largest that passes."""
+"""Checks of the planner's arguments, so that every refusal reads the same; a search; the rows of a table."""
 
-from collections.abc import Callable, Iterable, Mapping
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 from ...errors import CourseError
@@ -47,3 +49,9 @@ def largest(holds: Callable[[int], bool], most: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

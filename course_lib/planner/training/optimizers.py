@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .shapes import Shape, Unit, numel
+
 # bitsandbytes, optim/optimizer.py: smaller tensors keep fp32 states; each block has one fp32 scale; each state has one
 # table of 256 fp32 values, whatever the number of tensors.
 _SMALLEST_QUANTIZED = 4096
@@ -16,24 +18,36 @@ class Optimizer:
 
     Attributes:
         states: elements kept for each parameter.
+        matrices: how matrices of the layers differ: "" not at all; "one": they have one state; "factored": a matrix has
+            a state for each row and one for each column, and so have those outside the layers.
         quantized: whether they are kept in 8 bits, by blocks.
         counts_steps: whether it keeps a count for each tensor, 4 bytes, in the host's memory unless it is `capturable`.
         needs_denominator: whether its step makes sqrt(second moment) + eps as a temporary.
     """
 
     states: int
+    matrices: str = ""
     quantized: bool = False
     counts_steps: bool = False
     needs_denominator: bool = False
 
-    def state_bytes(self, numels: Sequence[int], element_bytes: int) -> int:
-        """Return the bytes of all states for parameter tensors of `numels` elements."""
+    def each(self, units: Sequence[Unit]) -> float:
+        """Return the states for each parameter of a model, whose shards are taken to be cut evenly."""
+        everything = [shape for unit in units for shape in unit]
+        if self.matrices == "one" and everything:  # Muon updates the matrices of the layers
+            matrices = [shape for unit in units[1:] for shape in unit if len(shape) > 1]
+            return self.states - numel(matrices) / numel(everything)
+        if self.matrices == "factored" and everything:
+            return sum(map(_rows_and_columns, everything)) / numel(everything)
+        return self.states
+
+    def state_bytes(self, numels: Sequence[int], element_bytes: int, units: Sequence[Unit] = ()) -> int:
+        """Return the bytes of all states for parameter tensors of `numels` elements, or their shards, of `units`."""
         if not self.quantized:
-            return self.states * element_bytes * sum(numels)
+            return round(self.each(units) * element_bytes * sum(numels))
         large = [numel for numel in numels if numel >= _SMALLEST_QUANTIZED]
-        small = sum(numels) - sum(large)
-        tables = _TABLE_BYTES if large else 0
-        return self.states * (sum(numel + 4 * -(-numel // _BLOCK) for numel in large) + 4 * small + tables)
+        quantized = sum(numel + 4 * -(-numel // _BLOCK) for numel in large) + (_TABLE_BYTES if large else 0)
+        return self.states * (quantized + 4 * (sum(numels) - sum(large)))
 
     def temporaries(self, numels: Sequence[int], implementation: str) -> int:
         """Return the elements of the tensors that live only during the step, at its worst.
@@ -48,10 +62,19 @@ class Optimizer:
         return max(before + 2 * at_work for before, at_work in zip([0, *numels], numels, strict=False))
 
 
+def _rows_and_columns(shape: Shape) -> int:
+    """Return the states of Adafactor without momentum for a tensor (Shazeer and Stern, arXiv 1804.04235, section 3)."""
+    return numel([shape[:-2]]) * sum(shape[-2:]) if len(shape) > 1 else numel([shape])
+
+
+# Lion: one momentum (Chen et al., arXiv 2302.06675). Muon: one for matrices of the layers, AdamW's two for the rest.
 OPTIMIZERS = {
     "sgd": Optimizer(states=0),
     "momentum": Optimizer(states=1),
     "adam": Optimizer(states=2, counts_steps=True, needs_denominator=True),
     "adamw": Optimizer(states=2, counts_steps=True, needs_denominator=True),
+    "lion": Optimizer(states=1),
+    "muon": Optimizer(states=2, matrices="one"),
+    "adafactor": Optimizer(states=1, matrices="factored"),
     "adam8bit": Optimizer(states=2, quantized=True),
 }

@@ -1,6 +1,7 @@
 """The piece of a model that one rank holds: the layers of its pipeline stage, and its part of each matrix."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .checks import PlanError
@@ -15,14 +16,14 @@ def piece(model: Model, settings: Settings) -> Model:
         ValueError: only shapes are known, so that nothing says how matrices are cut; or too few heads or layers.
     """
     tensor, pipeline = settings.tensor_parallel, settings.pipeline_parallel
-    if tensor == pipeline == 1:
+    if tensor == pipeline == settings.expert_parallel == 1:
         return model
-    if not model.units:
+    if not model.units and settings.expert_parallel == 1:
         return replace(model, params=-(-model.params // (tensor * pipeline)))
     if model.transformer is None:
         raise PlanError(
-            f"tensor_parallel={tensor}, pipeline_parallel={pipeline} with shapes: they do not say which matrices are "
-            "cut along their rows. Give a model, or a number of parameters."
+            f"tensor_parallel={tensor}, pipeline_parallel={pipeline}, expert_parallel={settings.expert_parallel} with "
+            "shapes or a number: they do not say how matrices are cut. Give a model, or, without experts, a number."
         )
     return _of_transformer(model, model.transformer, settings)
 
@@ -34,32 +35,50 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
             f"tensor_parallel={tensor} with {transformer.name}: it has {transformer.kv_heads} heads of keys and "
             "values, and a rank needs whole heads. Choose a divisor of that."
         )
-    if settings.engine != "nanotron":  # which starts with fewer layers than stages, and then crashes
-        _check_layers(transformer, settings)
+    if transformer.experts % settings.expert_parallel or (settings.expert_parallel > 1 and not transformer.experts):
+        raise PlanError(
+            f"expert_parallel={settings.expert_parallel} with {transformer.name}: it has {transformer.experts} experts "
+            "in a layer, and a rank needs whole ones. Choose a divisor of that."
+        )
+    pieces = settings.pipeline_parallel * settings.model_chunks
+    if pieces > transformer.layers + 2 and settings.engine != "nanotron":  # which starts, and then crashes
+        raise PlanError(  # embedding and head count as two layers, as in Llama 3 405B
+            f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
+            f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
+        )
     first, last = stage == 0, settings.last_stage
-    outer, count = model.units[0], stage_layers(transformer, settings)[stage]
+    outer, counts = model.units[0], stage_layers(transformer, settings)
+    begin = 1 + sum(counts[:stage])
+    layers = model.units[begin : begin + counts[stage]]
     before, behind = outer[: len(outer) - model.behind], outer[len(outer) - model.behind :]
     if last and not first and transformer.tied:
         behind = (*behind, (transformer.vocab, transformer.hidden))  # a copy of the embedding
     kept: Unit = (*(before if first else ()), *(behind if last else ()))
-    units = tuple(tuple(_part(shape, tensor, transformer.hidden) for shape in unit)
-                  for unit in (kept, *[transformer.layer] * count))  # fmt: skip
+    units = tuple(tuple(_part(shape, transformer, settings) for shape in unit) for unit in (kept, *layers))
     return replace(model, params=sum(map(numel, units)), units=units, behind=len(behind) if last else 0)
 
 
-def _check_layers(transformer: Transformer, settings: Settings) -> None:
-    """Raise ValueError if there are not enough layers. Embedding and head count as two, as in Llama 3 405B."""
-    pieces = settings.pipeline_parallel * settings.model_chunks
-    if pieces > transformer.layers + 2:
-        raise PlanError(
-            f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
-            f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
-        )
+def _part(shape: Shape, transformer: Transformer, settings: Settings) -> Shape:
+    """Return a rank's part of a matrix, its bias, or of experts, each of which tensor-parallel ranks cut.
+
+    Norms, what is added after an all-reduce, and the matrix that chooses experts stay whole.
+    """
+    if shape in ((transformer.hidden,), (transformer.experts, transformer.hidden)):
+        return shape
+    if len(shape) == 3:
+        return (shape[0] // settings.expert_parallel, -(-shape[1] // settings.tensor_parallel), shape[2])
+    return (-(-shape[0] // settings.tensor_parallel), *shape[1:])
 
 
-def _part(shape: Shape, ranks: int, hidden: int) -> Shape:
-    """Return a rank's part of a matrix or its bias. Norms and what is added after an all-reduce stay whole."""
-    return shape if shape == (hidden,) else (-(-shape[0] // ranks), *shape[1:])
+def together(units: Sequence[Unit], settings: Settings) -> Sequence[Unit]:
+    """Return a rank's units with the experts of all expert-parallel ranks: these together share the states.
+
+    A shard of them is as large as one of the rank's own experts among the ranks that have the same experts.
+    """
+    many = settings.expert_parallel
+    return units if many == 1 else [
+        tuple((shape[0] * many, *shape[1:]) if len(shape) == 3 else shape for shape in unit) for unit in units
+    ]  # fmt: skip
 
 
 def stage_layers(transformer: Transformer, settings: Settings) -> list[int]:

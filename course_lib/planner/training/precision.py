@@ -50,3 +50,11 @@ PRECISIONS = {
         what="all in bf16, no masters", parameter=2, kept=2, gradient=2, state=2, reduced=2, activation=2, fast=True
     ),
 }  # fmt: skip
+
+FROZEN = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
+"""Bytes of a frozen parameter, constants of blocks included. Quantized are only the matrices of the layers; the rest,
+embedding and head among it, stays in 16 bits.
+
+int8: LLM.int8() (Dettmers et al., arXiv 2208.07339), without its 4 bytes for each row. nf4: QLoRA (arXiv 2305.14314),
+section 3: 4 bits, 8 for each block of 64, 32 for each 256 of these: 4.127 bits.
+"""

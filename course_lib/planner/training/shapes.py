@@ -5,12 +5,13 @@ both first and last: the embedding, the last norm and the head. Then come the la
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 from .checks import PlanError, whole
+from .config import described
 
 Shape = tuple[int, ...]
 Unit = tuple[Shape, ...]
@@ -24,7 +25,7 @@ class Transformer:
         name: its authors' name for it.
         layers, hidden, heads, vocab: as in the papers (L, h, a, V).
         kv_heads: heads of keys and values; fewer than `heads` in grouped-query attention.
-        ffn: width of the feed-forward layer.
+        ffn: width of the feed-forward layer, or of one expert.
         positions: rows of a learned position table; 0 for rotary positions, which have no parameters.
         context: the longest sequence that it was made for, in tokens.
         gated: True: SwiGLU with three matrices, RMSNorm and no bias (Llama); False: GELU with two, LayerNorm and biases
@@ -33,6 +34,12 @@ class Transformer:
             stream.
         tied: whether the head is the embedding, counted once.
         source: where these numbers are published.
+        head_size: elements of a head; by default hidden / heads.
+        vectors: further elements of a layer: biases, norms of queries and keys.
+        experts: the number of experts in a layer; 0 for a dense model.
+        chosen: experts that compute each token.
+        shared_ffn: width of the experts that compute every token, all together.
+        dense_layers, dense_ffn: how many of the first layers have no experts, and their width.
 
     Raises:
         ValueError: a number is not whole and positive, or heads do not divide what they share.
@@ -51,12 +58,27 @@ class Transformer:
     dropout: bool
     tied: bool
     source: str
+    head_size: int = 0
+    vectors: int = 0
+    experts: int = 0
+    chosen: int = 0
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    dense_ffn: int = 0
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Transformer":
+        """Return the transformer that a Hugging Face `config.json` describes; errors as `config.described`."""
+        return cls(**described(config))
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "context"):
             whole(name, getattr(self, name))
-        whole("positions", self.positions, least=0)
-        if self.hidden % self.heads or self.heads % self.kv_heads:
+        for name in ("positions", "head_size", "vectors", "experts", "shared_ffn", "dense_ffn"):
+            whole(name, getattr(self, name), least=0)
+        whole("chosen", self.chosen, least=min(1, self.experts), most=self.experts)
+        whole("dense_layers", self.dense_layers, least=0, most=self.layers if self.experts else 0)
+        if (self.hidden % self.heads and not self.head_size) or self.heads % self.kv_heads:
             raise PlanError(
                 f"hidden={self.hidden}, heads={self.heads}, kv_heads={self.kv_heads}: each head has hidden / heads "
                 "elements, and each of kv_heads serves as many heads. Choose heads that divide hidden, and kv_heads "
@@ -66,16 +88,34 @@ class Transformer:
     @property
     def kv_hidden(self) -> int:
         """Elements of a token's keys, and of its values, in one layer."""
-        return self.hidden // self.heads * self.kv_heads
+        return self.q_hidden // self.heads * self.kv_heads
+
+    @property
+    def q_hidden(self) -> int:
+        """Elements of a token's queries in one layer."""
+        return self.head_size * self.heads or self.hidden
+
+    @property
+    def computed_ffn(self) -> int:
+        """The width of the feed-forward layer that computes a token, without padding: its experts together."""
+        return self.chosen * self.ffn + self.shared_ffn if self.experts else self.ffn
 
     @property
     def layer(self) -> Unit:
-        """The tensors of one layer, matrices as torch.nn.Linear keeps them: (out, in)."""
-        h, f, kv = self.hidden, self.ffn, self.kv_hidden
-        if self.gated:
-            return ((h,), (h, h), (kv, h), (kv, h), (h, h), (h,), (f, h), (f, h), (h, f))
-        attention: Unit = ((3 * h, h), (3 * h,), (h, h), (h,))
-        return ((h,), (h,), *attention, (h,), (h,), (f, h), (f,), (h, f), (h,))
+        """The tensors of one layer, matrices as torch.nn.Linear keeps them: (out, in), and of experts all together."""
+        return self._layer(self.experts, self.ffn, self.shared_ffn)
+
+    def _layer(self, experts: int, f: int, shared: int) -> Unit:
+        h, q, kv = self.hidden, self.q_hidden, self.kv_hidden
+        more: Unit = ((self.vectors,),) if self.vectors else ()
+        if not self.gated:
+            attention: Unit = ((q + 2 * kv, h), (q + 2 * kv,), (h, q), (h,))
+            return ((h,), (h,), *attention, (h,), (h,), (f, h), (f,), (h, f), (h,), *more)
+        many = (experts,) if experts else ()
+        feed_forward: Unit = ((*many, f, h), (*many, f, h), (*many, h, f))
+        if experts:
+            feed_forward = ((experts, h), *feed_forward, *(((shared, h), (shared, h), (h, shared)) if shared else ()))
+        return ((h,), (q, h), (kv, h), (kv, h), (h, q), (h,), *feed_forward, *more)
 
     @property
     def behind(self) -> Unit:
@@ -88,15 +128,25 @@ class Transformer:
         """The outer unit, then the layers."""
         h = self.hidden
         embedding: Unit = ((self.vocab, h), (self.positions, h)) if self.positions else ((self.vocab, h),)
-        return ((*embedding, *self.behind), *[self.layer] * self.layers)
+        dense = [self._layer(0, self.dense_ffn, 0)] * self.dense_layers
+        return ((*embedding, *self.behind), *dense, *[self.layer] * (self.layers - self.dense_layers))
 
-    def layer_flops(self, sequence: int) -> tuple[int, int]:
+    def layer_flops(self, sequence: int, capacity: float = 1) -> tuple[float, int]:
         """Return the forward FLOPs of one layer for one token: (matrices, attention over `sequence` tokens).
 
         A multiplication with an addition counts as two. As in Narayanan et al. (arXiv 2104.04473, section 5.1), the
-        half of the scores that the causal mask discards is counted.
+        half of the scores that the causal mask discards is counted. Each token passes `chosen` experts, which compute
+        `capacity` times as many tokens as come, with padding. Layers without experts are taken to be as wide as others.
         """
-        return 2 * numel([shape for shape in self.layer if len(shape) == 2]), 4 * sequence * self.hidden
+        matrices, experts = (numel([shape for shape in self.layer if len(shape) == size]) for size in (2, 3))
+        passed = capacity * experts * self.chosen / max(1, self.experts)
+        return 2 * (matrices + passed), 4 * sequence * self.q_hidden
+
+    @property
+    def idle(self) -> int:
+        """Parameters that do not compute a token: those of experts that are not chosen for it."""
+        experts = numel([shape for unit in self.units for shape in unit if len(shape) == 3])
+        return experts * (self.experts - self.chosen) // max(1, self.experts)
 
     @property
     def head_flops(self) -> int:
@@ -118,15 +168,18 @@ class Model:
 
     name: str
     params: int
-    units: tuple[Unit, ...] = ()
+    units: tuple[Unit, ...] = field(default=(), repr=False)
     behind: int = 0
     transformer: Transformer | None = None
 
     @property
     def tied(self) -> int:
         """Elements of a tied embedding, which gets a gradient from the head and one at the end; 0 without one."""
-        both = 0 < self.behind < len(self.units[0]) if self.units else False  # the embedding and the head
-        return math.prod(self.units[0][0]) if both and self.transformer and self.transformer.tied else 0
+        known = self.transformer
+        both = (
+            known and known.tied and self.units and 0 < self.behind < len(self.units[0])
+        )  # the embedding and the head
+        return math.prod(self.units[0][0]) if both else 0
 
     @property
     def early(self) -> int:
@@ -139,10 +192,9 @@ class Model:
     @property
     def shapes(self) -> list[Shape]:
         """All tensors, in the order in which forward uses them."""
-        tensors = [shape for unit in self.units for shape in unit]
-        end = len(self.units[0]) if self.units else 0
-        begin = end - self.behind
-        return tensors[:begin] + tensors[end:] + tensors[begin:end]
+        outer, layers = self.units[0] if self.units else (), [shape for unit in self.units[1:] for shape in unit]
+        begin = len(outer) - self.behind
+        return [*outer[:begin], *layers, *outer[begin:]]
 
 
 def numel(shapes: Sequence[Shape]) -> int:
@@ -150,9 +202,7 @@ def numel(shapes: Sequence[Shape]) -> int:
     return _numel(tuple(shapes))
 
 
-@cache
-def _numel(shapes: Unit) -> int:
-    return sum(map(math.prod, shapes))
+_numel = cache(lambda shapes: sum(map(math.prod, shapes)))
 
 
 def of_transformer(transformer: Transformer) -> Model:
@@ -175,8 +225,7 @@ def of_params(params: Any) -> Model:
         ValueError: it is none of these, or they have no elements.
     """
     if isinstance(params, int | float):
-        count = whole("params", params)
-        return Model(name="a model", params=count)
+        return Model(name="a model", params=whole("params", params))
     try:
         given = list(params) if not isinstance(params, str) else []
         flat = all(isinstance(size, int) for shape in given for size in shape)
@@ -188,8 +237,7 @@ def of_params(params: Any) -> Model:
             f"params={params!r}: that is neither a number, nor shapes, nor units made of shapes. "
             "Give for example 7.5e9, or [p.shape for p in model.parameters()]."
         ) from None
-    count = sum(map(numel, units))
-    if not count:
+    if not (count := sum(map(numel, units))):
         raise PlanError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
     return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
 

@@ -27,10 +27,10 @@ root.addEventListener('submit', event => {
   event.preventDefault();
   act(event.target, event.target.dataset.action);
 });
-root.addEventListener('input', event => {
+for (const type of ['input', 'change']) root.addEventListener(type, event => {
   const form = event.target.closest('form'), card = event.target.closest('.course-card');
   if (form) card.dataset.changed = ''; // the feedback is about the answer before
-  if (form?.dataset.on === 'input') act(form, form.dataset.action);
+  if (form?.dataset.on === type) act(form, form.dataset.action);
 });
 
 // When the part with the focus is written again, the focus goes to its successor, unless it went elsewhere before.

@@ -1,10 +1,12 @@
 """Seconds of collectives: alpha and beta, rings and trees, within a node and across."""
 
+from dataclasses import replace
+
 import pytest
 
 from course_lib.errors import CourseError
-from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, ring_seconds, tree_seconds
-from course_lib.planner.timing.cost import seconds
+from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, ring_seconds
+from course_lib.planner.timing.cost import seconds, tree_seconds
 
 LINK = Link(alpha=1e-6, bandwidth=100e9)
 NODE = Group(members=4, nodes=1, inside=LINK)
@@ -80,6 +82,59 @@ def test_bus_bandwidth_is_the_links_whatever_the_op_and_the_ranks(op: str) -> No
         assert bus_bandwidth(op, 1e9, ring_seconds(op, 1e9, group), ranks) == pytest.approx(100e9)
 
 
+# Which way is chosen: with one rank's link at a byte a second, a second of alpha, and half a second before the first
+
+SWITCHED = Group(
+    members=4, nodes=1, inside=Link(alpha=1, bandwidth=1), launch=0.5, switch=Link(alpha=2, bandwidth=3)
+)  # fmt: skip
+
+
+def test_each_way_begins_with_a_launch() -> None:
+    """A ring passes 2 x 3 hops and 2 x 3/4 of the bytes, a tree 2 x 3 hops and 2 x all of them."""
+    assert ring_seconds("all_reduce", 8, SWITCHED) == 0.5 + 2 * (3 + 6)
+    assert tree_seconds("all_reduce", 8, SWITCHED) == 0.5 + 2 * (3 + 8)
+    assert tree_seconds("broadcast", 8, SWITCHED) == 0.5 + 3 + 8
+
+
+def test_switches_add_in_a_node_of_three_or_more() -> None:
+    """2 s, and 2 x 3/4 of the bytes at 3 bytes a second. Two ranks, nodes and other calls go along a ring."""
+    assert seconds("all_reduce", 8, SWITCHED) == 0.5 + 2 + 12 / 3
+    assert seconds("reduce_scatter", 8, SWITCHED) == ring_seconds("reduce_scatter", 8, SWITCHED)
+    for other in (replace(SWITCHED, members=2), replace(SWITCHED, switch=None)):
+        assert seconds("all_reduce", 8, other) == ring_seconds("all_reduce", 8, other)
+    nodes = replace(SWITCHED, nodes=2, across=Link(alpha=1, bandwidth=1))
+    assert seconds("all_reduce", 8, nodes) == tree_seconds("all_reduce", 8, nodes)
+    three = replace(SWITCHED, members=3, inside=Link(alpha=9, bandwidth=1))
+    assert seconds("all_reduce", 9, three) == 0.5 + 2 + 2 * 2 / 3 * 9 / 3
+
+
+def test_a_broadcast_goes_along_a_tree_if_that_is_faster() -> None:
+    """8 nodes of one rank: 7 hops along a ring, 3 levels of a tree."""
+    nodes = Group(members=1, nodes=8, inside=LINK, across=Link(alpha=1, bandwidth=1))
+
+    assert seconds("broadcast", 4, nodes) == tree_seconds("broadcast", 4, nodes) == 3 + 4
+    assert ring_seconds("broadcast", 4, nodes) == 7 + 4
+
+
+def test_an_uneven_tree_is_as_deep_as_the_next_power() -> None:
+    nodes = Group(members=3, nodes=5, inside=Link(alpha=1, bandwidth=8), across=Link(alpha=10, bandwidth=4))
+
+    assert tree_seconds("broadcast", 8, nodes) == 2 * 1 + 3 * 10 + 8 / 4
+
+
+def test_small_messages_take_the_protocol_of_small_messages_on_both_links() -> None:
+    """4 x 2 ranks: 6 hops in nodes, 1 across; 7/8 of the bytes, at half of the narrower link's 4 bytes a second."""
+    fast = {"small_alpha": 1, "small_share": 0.5}
+    group = Group(
+        members=4, nodes=2, inside=Link(alpha=10, bandwidth=8, **fast), across=Link(alpha=20, bandwidth=4, **fast)
+    )
+
+    assert seconds("all_gather", 8, group) == 6 * 1 + 1 + 7 / 2
+    assert seconds("all_gather", 8000, group) == 6 * 10 + 20 + 7000 / 4
+    half = replace(group, across=Link(alpha=20, bandwidth=4))  # a link without it: no protocol at all
+    assert seconds("all_gather", 8, half) == 6 * 10 + 20 + 7 / 4
+
+
 # Where groups lie
 
 MACHINE = HARDWARE["h100-infiniband"]
@@ -99,3 +154,20 @@ def test_replicas_share_the_nodes_way_out(shards: int, replicas: int, members: i
 def test_a_shard_group_fills_a_node_before_the_next() -> None:
     assert (MACHINE.shard_group(4).members, MACHINE.shard_group(4).nodes) == (4, 1)
     assert (MACHINE.shard_group(32).members, MACHINE.shard_group(32).nodes) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("shards", "replicas", "reason"),
+    [(1, 12, "no whole number of nodes of 8"), (3, 8, "do not fall evenly"), (1, 20, "no whole number")],
+)
+def test_groups_that_do_not_fit_the_nodes_are_refused(shards: int, replicas: int, reason: str) -> None:
+    with pytest.raises(CourseError, match=reason):
+        MACHINE.replica_group(shards, replicas)
+
+
+def test_one_node_has_no_way_out() -> None:
+    node = HARDWARE["h100"]
+
+    assert node.shard_group(8).across is None
+    with pytest.raises(CourseError, match="one node with 8 devices"):
+        node.shard_group(16)

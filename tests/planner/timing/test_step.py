@@ -23,6 +23,25 @@ def test_streams_run_beside_each_other_and_wait_for_what_they_need() -> None:
     assert line.seconds == 5
 
 
+def test_work_is_hidden_where_other_work_covers_it() -> None:
+    """Compute from 0 to 2, 2 to 5 and 7 to 9; behind it 1 to 3, 3 to 8 and 8 to 12: 2, 3 and 1 of them are hidden."""
+    streams = Streams()
+    streams.issue("compute", "a", 2)
+    covered = streams.issue("compute", "b", 3)
+    begin = streams.issue("idle", "until 1", 1)
+    first = streams.issue("network", "c", 2, [begin])
+    second = streams.issue("network", "d", 5, [first])
+    gap = streams.issue("idle", "until 7", 2, [covered])
+    streams.issue("compute", "e", 2, [gap])
+    third = streams.issue("network", "f", 4)
+
+    assert [(span.start, span.end) for span in (first, second, third)] == [(1, 3), (3, 8), (8, 12)]
+    line = streams.timeline()
+    assert (line.busy("network"), line.exposed("network", behind="compute")) == (11, 11 - 2 - 3 - 1)
+    assert (line.busy("compute"), line.exposed("compute", behind="network")) == (7, 7 - 6)
+    assert line.seconds == 12
+
+
 def test_an_empty_timeline_takes_no_time() -> None:
     assert Streams().timeline().seconds == 0
 

@@ -1,0 +1,61 @@
+"""Hugging Face's `config.json`, read as the numbers that describe a transformer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .checks import PlanError
+
+_KEYS = {
+    "layers": ("num_hidden_layers", "n_layer"), "hidden": ("hidden_size", "n_embd"), "vocab": ("vocab_size",),
+    "heads": ("num_attention_heads", "n_head"), "context": ("max_position_embeddings", "n_positions"),
+    "ffn": ("intermediate_size", "n_inner"),
+}  # fmt: skip
+_EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts")
+_GATED = ("silu", "swish", "swiglu")
+_GATED_GELU = ("gemma", "gemma2", "gemma3_text", "glm4")
+_BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
+_NORMED = ("qwen3", "qwen3_moe")  # norms of queries and of keys
+_UNKNOWN = ("kv_lora_rank", "ssm_state_size", "layers_block_type", "is_encoder_decoder")
+
+
+def described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Transformer`.
+
+    Raises:
+        ValueError: keys are missing, or it is no decoder whose layers are all attention and feed-forward layer.
+    """
+    config = config.get("text_config", config)
+    kind = config.get("model_type", "")
+    names = {name: next((key for key in keys if config.get(key)), None) for name, keys in _KEYS.items()}
+    if kind == "gpt2":
+        config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
+        names["ffn"] = "n_inner"
+    missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
+    if missing:
+        raise PlanError(
+            f"config.json of {kind or 'no known architecture'}: without {', '.join(missing)}. Add these keys, or give "
+            "the numbers to Transformer(...)."
+        )
+    strange = [key for key in _UNKNOWN if config.get(key)]
+    if strange:
+        raise PlanError(
+            f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
+            "latent attention or a state space. Give a number of parameters instead, params=..."
+        )
+    found: dict[str, Any] = {name: int(config[key]) for name, key in names.items() if key}
+    heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    gated = config.get("hidden_act") in _GATED or kind in _GATED_GELU
+    biases = size * (heads + 2 * kv_heads) if gated and (kind in _BIASED or config.get("attention_bias")) else 0
+    found |= {
+        "name": config.get("_name_or_path") or kind, "kv_heads": kv_heads, "head_size": size, "gated": gated,
+        "vectors": biases + (2 * size if kind in _NORMED else 0), "source": "config.json",
+        "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
+        "tied": bool(config.get("tie_word_embeddings", kind in ("gpt2", *_GATED_GELU))),
+    }  # fmt: skip
+    if count := next((config[key] for key in _EXPERTS if config.get(key)), 0):
+        width = config.get("moe_intermediate_size") or found["ffn"]
+        shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
+        found |= {"dense_layers": config.get("first_k_dense_replace") or 0, "dense_ffn": found["ffn"], "ffn": width,
+                  "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
+    return found

@@ -1,0 +1,132 @@
+"""The planner's page. A browser runs `Planner`, and so does a notebook's widget; the site's build writes `page()`."""
+
+import json
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from ...planner import HARDWARE, shortage, size, verdict
+from .drawing import Shown, drawing, ends
+from .fields import START, address, call, command, entry, form, planned, value
+
+LOADING = "The settings can be changed once the page has loaded Python: 14 MB, and JavaScript has to be on."
+COPY = (
+    "const code = this.previousElementSibling; getSelection().selectAllChildren(code);"
+    "navigator.clipboard?.writeText(code.textContent).then(() => this.textContent = 'Copied')"
+)
+LONG = 80
+"""The letters of a name or a value in an address; what is longer is cut."""
+
+TONES = {"fits": ("right", "✓"), "may fit": ("note", "?"), "does not fit": ("wrong", "✗")}
+
+
+class Planner:
+    """What is chosen, its plan, and the plan before it.
+
+    Args:
+        given: the first value of a field, instead of the one in `START`.
+
+    Raises:
+        ValueError: there is no such field, or it has no such value.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        self.start = START | {name: value(name, what) for name, what in given.items()}
+        self.now: Shown | None = None
+        self.before: Shown | None = None
+        self._begun: Shown | None = None  # the plan when the change began
+        self._axes: dict[str, float] = {}
+        self.choose({})
+
+    def choose(self, texts: Mapping[str, str], step: bool = True) -> None:
+        """Choose what these texts mean, by the name of the field, and plan it.
+
+        A text that means nothing becomes a sentence in `notes`, and its field has its first value.
+
+        Args:
+            texts: of fields that differ from their first value, or of all.
+            step: whether a change begins here, so that the plan so far becomes the plan before. A number that is being
+                typed is one change.
+        """
+        self._begun = self.now if step else self._begun
+        self.chosen, self.notes, self.refusal = dict(self.start), [], ""
+        for name, text in texts.items():
+            try:
+                self.chosen[name] = value(name, text[:LONG])
+            except ValueError as error:
+                used = f"{error} The plan shown has {name}={self.start[name]!r}." if name in START else ""
+                self.notes.append(used or f"There is no setting {name[:LONG]!r}: it is left out.")
+        try:
+            shown = Shown(planned(self.chosen), HARDWARE[self.chosen["hardware"]])
+            shown.plan.timeline(shown.hardware)
+        except ValueError as refusal:
+            self.refusal = str(refusal)
+            return
+        if shown != self._begun:
+            self.before = self._begun
+        self.now = shown
+        self._axes = ends(self.now, self.before, self._axes)
+
+    def show(self, query: str, step: bool = True) -> str:
+        """Choose what an address says, or all fields in the same form, and return what changes on the page, as JSON."""
+        self.choose(dict(parse_qsl(query.lstrip("#"), keep_blank_values=True)), step)
+        texts = {name: entry(setting) for name, setting in self.chosen.items()}
+        changed = address(self.chosen, self.start)
+        return json.dumps({"values": texts, "address": changed, "verdict": self.verdict, "plan": self.drawing})
+
+    @property
+    def form(self) -> str:
+        """The fields, with what is chosen."""
+        return form(self.chosen)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the plan fits, as HTML, and what was wrong with an address."""
+        tone, word, text = "wrong", "✗ Cannot be planned", self.refusal
+        if not self.refusal and self.now:
+            plan, machine = self.now
+            fits, short = verdict(plan, machine), shortage(plan, machine)[0]
+            tone, sign = TONES[fits]
+            word = f"{sign} {fits.capitalize()}"
+            text = f"Rank 0 holds at most {size(plan.peak_bytes)} of {size(machine.memory_bytes)}, {plan.peak_moment}."
+            if short > 0:
+                text = f"{size(short)} short on rank 0."
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f'{notes}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>'
+
+    @property
+    def drawing(self) -> str:
+        """The plan as HTML; the last one that there was, in grey, if the settings do not go together."""
+        if self.now is None:
+            return ""
+        lines = {"In a terminal": command(self.chosen), "In a notebook": call(self.chosen)}
+        copies = "".join(
+            f"<div><span>{where}</span><code>{_whole_words(line)}</code>"
+            f'<button type="button" onclick="{COPY}">Copy</button></div>'
+            for where, line in lines.items()
+        )
+        text = escape(self.now.plan.explain(self.now.hardware))
+        return (
+            f"<div{' inert' * bool(self.refusal)}>{drawing(self.now, self.before, self._axes)}"
+            f'<div class="plan-copy">{copies}</div>'
+            f'<details><summary>The plan as text</summary><pre tabindex="0">{text}</pre></details></div>'
+        )
+
+
+def _whole_words(line: str) -> str:
+    """Return a line of code as HTML that breaks between its words only: `--gpus` has a hyphen, where browsers break."""
+    return " ".join(f"<span>{escape(word)}</span>" for word in line.split(" "))
+
+
+def page() -> str:
+    """Return the site's page, as it is until a browser has loaded Python."""
+    planner = Planner(hardware="h100-infiniband")
+    style = (Path(__file__).parents[1] / "static" / "planner.css").read_text("utf-8")
+    return (
+        f'<style>{style}</style><div class="plan">'
+        f'<form id="settings"><fieldset disabled>{planner.form}</fieldset></form>'
+        f'<p id="loading">{LOADING}</p><div id="verdict" class="plan-verdict" role="status">{planner.verdict}</div>'
+        f'<div id="plan">{planner.drawing}</div></div>'
+    )

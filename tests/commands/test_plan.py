@@ -1,0 +1,226 @@
+"""`course plan` prints a plan, several next to each other, or the best that fits, and refuses what it cannot plan."""
+
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from course_lib import planner
+from course_lib.commands import arguments
+from course_lib.commands.cli import main
+from course_lib.planner import HARDWARE, MODELS, Settings, plan, size, spelling
+
+
+@pytest.fixture
+def course(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def printed(line: str, code: int = 0) -> str:
+        assert main(["plan", *shlex.split(line)]) == code
+        out, error = capsys.readouterr()
+        return out if code == 0 else error
+
+    return printed
+
+
+# A plan
+
+
+def test_it_prints_the_plan_of_the_settings(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama-3-70b --gpus 64 --gpu h100 --stage 3 --tp 4 --checkpointing full --offload optimizer")
+    planned = plan(
+        model="llama3-70b", world_size=64, stage=3, tensor_parallel=4, checkpointing="full", offload=("optimizer",),
+        attention="flash", sequence=4096,
+    )  # fmt: skip
+
+    assert "\n\n".join(planner.page(planned, HARDWARE["h100-infiniband"])) in text
+    assert f"{planner.largest_batch(planned, 'h100-infiniband')} sequences in a micro-batch; " in text
+    assert f"{planner.longest_sequence(planned, 'h100-infiniband')} tokens in a sequence; " in text
+    assert f"it fits from {planner.fewest_ranks(planned, 'h100-infiniband')} GPUs on." in text
+    assert "all_gather" not in text
+
+
+def test_it_says_first_what_nobody_gave(course) -> None:  # type: ignore[no-untyped-def]
+    assumed = "Assumed, as you gave nothing else: --gpu {} --sequence {} --attention flash --stage 3 --gpus {}\n"
+
+    assert course("llama3-8b").startswith(assumed.format("h100", 4096, 8))
+    assert course("gpt2 --gpu rtx-4090").startswith(assumed.format("rtx-4090", 1024, 4))
+    assert course("gpt2 --sequence 9 --attention math --stage 1 --gpus 2").startswith(
+        "Assumed, as you gave nothing else: --gpu h100\n"
+    )
+
+
+def test_why_explains_every_part(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama3-8b --why")
+    planned = plan(model="llama3-8b", world_size=8, stage=3, attention="flash", sequence=4096)
+
+    assert all(part.name in text for part in planned.parts)
+    assert planned.explain("h100").partition("\n\n")[2] in text
+    assert "inside of the feed-forward layer" in text
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "Llama 3.1 8B", "meta-llama/Llama-3.1-8B", "llama_3_8b"])
+def test_names_may_be_written_as_elsewhere(course, name: str) -> None:  # type: ignore[no-untyped-def]
+    assert "Llama 3.1 8B: 8,030,261,248 parameters" in course(f"'{name}'")
+
+
+@pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "--params 7e9", "--params 7b"])
+def test_a_number_of_parameters_is_planned_too(course, given: str) -> None:  # type: ignore[no-untyped-def]
+    text = course(f"{given} --gpus 4")
+
+    assert "a model: 7,000,000,000 parameters; stage 3 on 4 ranks" in text
+    assert "At most: it fits from 2 GPUs on." in text
+
+
+def test_a_config_of_hugging_face_is_planned(course, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    llama = MODELS["llama3-8b"]
+    config = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "tie_word_embeddings": False, "hidden_act": "silu",
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+
+    assert f"{plan(model=llama).model.params:,} parameters" in course(f"--config {file} --fit")
+    assert f"Again: course plan --config {file}" in course(f"--config {file} --fit")
+
+
+# Comparing
+
+
+def test_a_setting_given_twice_is_compared(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama3-8b --checkpointing none --checkpointing full --stage 2 --stage 3")
+    given = {"model": "llama3-8b", "world_size": 8, "attention": "flash", "sequence": 4096}
+    rows = [line for line in text.splitlines() if line.startswith("--stage")]
+
+    assert [re.split(r"  +", row)[0] for row in rows] == [
+        f"--stage {stage} --checkpointing {how}" for stage in (2, 3) for how in ("none", "full")
+    ]
+    for row, stage, how in zip(rows, (2, 2, 3, 3), ("none", "full") * 2, strict=True):
+        planned = plan(**given, stage=stage, checkpointing=how)
+        expected = (size(planned.peak_bytes), size(planned.sent_bytes), *planner.costs(planned, HARDWARE["h100"]))
+        assert re.split(r"  +", row)[1:] == list(expected)
+
+
+def test_what_does_not_go_together_is_left_out_and_said(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama3-8b --stage 0 --stage 3 --offload none --offload optimizer")
+
+    assert sum(line.startswith("--stage") and " fit" in line for line in text.splitlines()) == 3
+    assert "--stage 0 --offload optimizer: offload=['optimizer'] with stage=0: a rank moves its own shard" in text
+
+
+# Searching
+
+
+def test_fit_finds_the_fastest_and_prints_the_command_of_its_plan(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama-70b --gpus 64 --fit")
+    best = planner.choose("llama-70b", "h100-infiniband", world_size=64, sequence=4096).best
+    again = text.splitlines()[-1].removeprefix("Again: course plan ")
+
+    assert f"{best}\n" in text
+    assert "\n\n".join(planner.page(best.plan, HARDWARE["h100-infiniband"])) in text
+    assert "\n\n".join(planner.page(best.plan, HARDWARE["h100-infiniband"])) in course(again)
+    assert "; --why prints all." in text
+
+
+def test_fit_varies_only_what_is_left_out(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama-7b --fit --why --stage 2 --tp 1 --pp 1 --global-batch 32")
+    ways = text.partition("\n\n")[2].partition("\n\n")[0].splitlines()[1:]
+
+    assert len(ways) == 4
+    assert all("stage 2 on 8 ranks, mixed" in way for way in ways)
+    assert "--micro-batches 4" in text
+
+
+def test_tokens_find_the_cheapest_on_as_many_nodes_as_it_needs(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("llama3-8b --tokens 1t --days 30 --checkpointing full")
+    best = planner.cheapest("llama3-8b", "h100-infiniband", tokens=1e12, days=30, sequence=4096, checkpointing="full")
+
+    assert f"{best}\n" in text
+    assert f"--gpus {best.plan.settings.world_size}" in text.splitlines()[-1]
+    assert "on at most 16 ranks" in course("llama3-8b --tokens 1t --gpus 16", code=1)
+
+
+def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-untyped-def]
+    error = course("llama-405b --gpu rtx-4090 --fit", code=1)
+    assert error.startswith("course plan: nothing fits on 4x RTX 4090, PCIe. The nearest is ")
+
+
+# Refusing
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (
+            "llama3-9b",
+            "model='llama3-9b': the planner knows no such model, only "
+            f"{len(MODELS)} by name. Did you mean 'llama3-8b'?",
+        ),
+        ("gpt2 --gpu h1000", "hardware='h1000': the planner knows no such hardware"),
+        ("gpt2 --stage 7", "stage=7: what is counted here is whole, from 0 to 3. Give stage=0, say."),
+        ("gpt2 --stage three", "--stage three: it does not have this value. Give a number, such as 8 or 7e9."),
+        ("gpt2 --stage nan", "stage=nan: what is counted here is whole"),
+        ("gpt2 --compiled maybe", "--compiled maybe: it does not have this value. Give yes or no."),
+        ("gpt2 --shard-size all", "--shard-size all: it does not have this value. Give none or a number"),
+        ("gpt2 --attention sdpa", "attention='sdpa': the planner knows no such attention"),
+        ("gpt2 --offload weights", "offload='weights': the planner knows no such offload"),
+        ("gpt2 --gpu rtx-4090 --gpus 8", "8 ranks on 4x RTX 4090, PCIe: that is one node with 4 devices."),
+        ("gpt2 --fit --stage 1 --stage 2", "--stage twice: a search varies what you leave out."),
+        ("gpt2 --params 7e9", "name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json."),
+        ("--gpus 8", "name one model"),
+        ("--config nowhere.json", "--config nowhere.json: [Errno 2] No such file or directory"),
+        ("gpt2 --tokens many", "--tokens many: it does not have this value. Give a number, such as 8 or 7e9."),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(course, line: str, error: str) -> None:  # type: ignore[no-untyped-def]
+    assert course(line, code=1).startswith(f"course plan: {error}")
+
+
+def test_a_file_that_is_no_json_is_refused(course, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "config.json").write_text("{")
+    assert "Name a model's config.json." in course(f"--config {tmp_path}/config.json", code=1)
+
+
+# Its help
+
+
+def test_without_arguments_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 2
+    help = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+
+    assert capsys.readouterr().out == help
+    assert all(name in help for name in (*MODELS, *HARDWARE, *planner.PRECISIONS, *planner.OPTIMIZERS))
+
+
+@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+def test_each_setting_is_an_option_with_its_line_of_the_docstring(
+    capsys: pytest.CaptureFixture[str], field: object
+) -> None:
+    main(["plan"])
+    words = " ".join(capsys.readouterr().out.replace("-\n", "-").split())
+    option = arguments.flag(field.name)  # type: ignore[attr-defined]
+
+    about = re.search(rf"{option} VALUE(?:, --\w+ VALUE)? (.{{8}})", words)
+    assert about and not about[1].startswith("(")
+
+
+@pytest.mark.parametrize("value", [0, 3, 2.5, True, False, None, "flash", (), ("optimizer", "parameters")])
+def test_a_value_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    kinds = {int: "stage", float: "stage", bool: "reshard", str: "attention", tuple: "offload"}
+    assert spelling.read(kinds.get(type(value), "shard_size"), spelling.written(value)) == value
+
+
+def test_every_question_of_the_help_has_a_command_that_runs(course) -> None:  # type: ignore[no-untyped-def]
+    """What stands on the right of each question is options, except for remarks in quotes."""
+    lines = [re.split(r"   +", line.strip())[-1] for line in arguments.QUESTIONS.splitlines()[1:]]
+    commands = [line.partition(": ")[2] if line.startswith("two") else line for line in lines]
+    commands = [line for line in commands if line.startswith("--")]
+
+    assert len(commands) == 11
+    for line in commands:
+        course(f"llama3-8b {line}")

@@ -1,0 +1,92 @@
+"""`Transformer.from_config`: Hugging Face's `config.json`, and the published numbers of parameters."""
+
+import pytest
+
+from course_lib.planner import MODELS, Transformer, plan
+
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3 = LLAMA | {
+    "model_type": "qwen3", "num_hidden_layers": 36, "intermediate_size": 12288, "head_dim": 128, "vocab_size": 151936,
+}  # fmt: skip
+QWEN3_MOE = QWEN3 | {
+    "model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_key_value_heads": 4,
+    "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+}  # fmt: skip
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+QWEN2 = LLAMA | {
+    "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+    "attn_pdrop": 0.1,
+}  # fmt: skip
+DEEPSEEK_MOE = LLAMA | {
+    "model_type": "deepseek", "num_hidden_layers": 28, "hidden_size": 2048, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "intermediate_size": 10944, "vocab_size": 102400, "n_routed_experts": 64,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "params"),
+    [
+        (LLAMA, 8_030_261_248), (QWEN3, 8_190_735_360), (QWEN3_MOE, 30_532_122_624), (MIXTRAL, 46_702_792_704),
+        (QWEN2, 7_615_616_512), (GPT2, 124_439_808), (DEEPSEEK_MOE, 16_375_728_128),
+    ],
+)  # fmt: skip
+def test_numbers_of_parameters_are_those_of_the_released_weights(config: dict[str, object], params: int) -> None:
+    """As Hugging Face's pages of the models say: Llama 3.1 8B, Qwen3 8B and 30B-A3B, Mixtral 8x7B, Qwen2.5 7B, ..."""
+    assert plan(model=Transformer.from_config(config)).model.params == params
+
+
+@pytest.mark.parametrize(("config", "active"), [(MIXTRAL, 12.9e9), (QWEN3_MOE, 3.3e9), (DEEPSEEK_MOE, 2.8e9)])
+def test_active_parameters_are_those_of_their_authors(config: dict[str, object], active: float) -> None:
+    model = Transformer.from_config(config)
+
+    assert plan(model=model).model.params - model.idle == pytest.approx(active, rel=0.025)
+
+
+def test_the_same_model_by_name_and_by_file() -> None:
+    read, named = Transformer.from_config(LLAMA), MODELS["llama3-8b"]
+
+    assert read.units == named.units
+    assert Transformer.from_config(GPT2).units == MODELS["gpt2"].units
+
+
+def test_a_head_may_be_larger_than_its_part_of_hidden() -> None:
+    """Qwen3 0.6B: 16 heads of 128 with 1024 hidden."""
+    model = Transformer.from_config(
+        QWEN3 | {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 28, "intermediate_size": 3072,
+                 "tie_word_embeddings": True}
+    )  # fmt: skip
+
+    assert (model.q_hidden, model.kv_hidden) == (2048, 1024)
+    assert plan(model=model).model.params == 596_049_920
+    assert model.layer_flops(100)[1] == 4 * 100 * 2048
+
+
+def test_a_text_model_inside_another_is_found() -> None:
+    assert Transformer.from_config({"model_type": "any", "text_config": LLAMA}).layers == 32
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "mamba", "hidden_size": 4096, "vocab_size": 32000},
+            "without num_hidden_layers or n_layer, num",
+        ),
+        ({}, "config.json of no known architecture: without num_hidden_layers or n_layer, hidden_size or n_embd"),
+        (LLAMA | {"kv_lora_rank": 512, "model_type": "deepseek_v3"}, "deepseek_v3: kv_lora_rank describes layers that"),
+    ],
+)
+def test_an_unknown_architecture_is_refused(config: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Transformer.from_config(config)

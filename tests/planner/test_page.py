@@ -1,0 +1,116 @@
+"""A plan as a page: what it assumes, what a rank holds, and what it takes on each machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from course_lib.planner import HARDWARE, MODELS, choose, costs, duration, page, plan, size, units, verdict
+
+GIVEN = {"model": "llama3-8b", "world_size": 8, "stage": 3, "attention": "flash"}
+
+
+def test_the_page_of_the_largest_model_is_a_page() -> None:
+    text = repr(plan(model="llama-405b"))
+    assert len(text) < 2500 and len(text.splitlines()) < 40
+
+
+@pytest.mark.parametrize("shown", [lambda: plan(model="llama-405b").model, lambda: choose("llama-405b", "h100")])
+def test_neither_a_model_nor_a_choice_prints_its_shapes(shown) -> None:  # type: ignore[no-untyped-def]
+    assert "(53248, 16384)" not in repr(shown())
+
+
+def test_it_says_first_what_nobody_gave() -> None:
+    bare, given = (repr(plan(model="llama3-8b", **more)).split("\n\n") for more in (
+        {}, {"sequence": 4096, "attention": "flash", "engine": "torch", "stage": 3, "micro_batches": 2}))  # fmt: skip
+
+    assert bare[1].startswith("Assumed, as by default: sequence=1024, attention=math, engine=paper, precision=mixed,")
+    assert given[1].startswith("Assumed, as by default: precision=mixed, optimizer=adam,")
+    assert "micro_batches" not in given[1]
+    explained = plan(model="llama3-8b").explain().splitlines()
+    assert explained[1] == bare[1] and explained[0] == bare[0]
+
+
+def test_its_memory_adds_up() -> None:
+    planned = plan(**GIVEN, sequence=4096)
+    table = [line.split("  ") for line in repr(planned).split("\n\n")[2].splitlines()]
+    held = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in table[1:]}
+
+    assert f"at the peak, {planned.peak_moment}" in repr(planned)
+    assert held["all"] == [size(planned.peak_bytes), size(sum(planned.moments["between steps"].values()))]
+    for category, nbytes in planned.moments[planned.peak_moment].items():
+        assert (size(nbytes) in held[category]) if nbytes else category not in held
+    assert f"torch reserves {size(planned.reserved_bytes)}." in repr(planned)
+
+
+def test_it_has_each_machine_that_has_a_place_for_the_ranks() -> None:
+    one, many, odd = (repr(plan(**GIVEN | {"world_size": ranks})) for ranks in (8, 64, 100))
+
+    assert "\nh100  " in one and "\nrtx-4090  " not in one
+    assert "\nh100-infiniband  " in many and "\nh100  " not in many
+    assert odd.endswith("No machine by name has whole nodes for 100 ranks.")
+
+
+def test_costs_are_those_of_the_plan() -> None:
+    planned, machine = plan(**GIVEN, sequence=4096), HARDWARE["h100"]
+    free = machine.memory_bytes - planned.reserved_bytes
+
+    assert costs(planned, machine) == (
+        f"fits, {size(free)} free", duration(planned.step_seconds(machine)),
+        f"{planned.tokens_per_second(machine):,.0f}", f"{planned.mfu(machine):.1%}",
+    )  # fmt: skip
+    small = replace(machine, memory_bytes=10**10)
+    assert costs(planned, small)[0] == f"{verdict(planned, small)}, {size(planned.reserved_bytes - 10**10)} short"
+
+
+def test_of_one_machine_it_says_what_does_not_fit() -> None:
+    short, room = plan(model="llama-70b", world_size=8, stage=3), plan(**GIVEN)
+
+    assert " short on rank 0, " in "".join(page(short, HARDWARE["h100"]))
+    assert " short on rank 0, " not in "".join(page(room, HARDWARE["h100"]))
+    with pytest.raises(ValueError, match="64 ranks on 8x H100 80GB, NVLink: that is one node"):
+        list(page(plan(**GIVEN | {"world_size": 64}), HARDWARE["h100"]))
+
+
+def test_the_same_is_a_card_in_a_notebook() -> None:
+    planned = plan(params=7.5e9, world_size=64, stage=2, offload=["optimizer"])
+    card = planned._repr_html_()
+
+    assert card.startswith('<div class="course-widget"><div class="course-card"><pre>')
+    assert repr(planned) in card
+    assert f"It holds {size(planned.host_bytes)} on the host." in card
+    assert "Only the number of parameters is known" in card
+
+
+def test_units_and_what_a_layer_keeps() -> None:
+    """Llama 3 8B's layer has 218,112,000 parameters, its outer unit 1,050,677,248; 1 x 1024 tokens."""
+    text = "\n".join(units(plan(**GIVEN)))
+    model = MODELS["llama3-8b"]
+
+    assert "outer 2.1 GB, layer 436 MB. In one unit, all 16.1 GB would be gathered at once." in text
+    assert f"{size(1024 * 4 * model.ffn * 2)}  inside of the feed-forward layer" in text
+    assert "A layer keeps 8.39 MB of activations" in "\n".join(units(plan(**GIVEN, checkpointing="full")))
+    assert list(units(plan(params=7e9))) == []
+    assert len(list(units(plan(params=[(512, 512)])))) == 1
+
+
+def test_it_names_what_is_trained_and_how_the_model_is_cut() -> None:
+    lora = plan(**GIVEN, lora_rank=16, frozen="nf4")
+    part = plan(**GIVEN | {"sequence": 8192}, context_parallel=2, trainable=0.25)
+
+    assert repr(lora).startswith("Llama 3.1 8B: 8,030,261,248 parameters; stage 3 on 8 ranks, LoRA 16, mixed, adam.")
+    assert "stage 3 on 8 ranks, CP 2, 0.25 of it trained, mixed, adam." in repr(part)
+
+
+def test_of_experts_it_names_the_parameters_that_compute_a_token() -> None:
+    """8 experts of which 2 are chosen: 6 of 3 x 4096 x 14336 elements are idle in each of 32 layers."""
+    mixtral = replace(MODELS["llama3-8b"], experts=8, chosen=2)
+    planned = plan(model=mixtral, world_size=8, stage=3, expert_parallel=4)
+    active = planned.model.params - 6 * 3 * 4096 * 14336 * 32
+
+    assert f"{planned.model.params:,} parameters, {active:,} for each token; stage 3 on 8 ranks, EP 4," in repr(planned)
+
+
+def test_units_of_frozen_parameters_are_as_wide_as_they_are_kept() -> None:
+    """The layers' matrices in 4 bits and constants, the outer unit in 16."""
+    text = "\n".join(units(plan(**GIVEN, lora_rank=16, frozen="nf4")))
+    assert "outer 2.1 GB, layer 11" in text
