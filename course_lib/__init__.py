@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .meter import cuda_snapshot, mark
     from .planner import plan
     from .plots import compare, compare_memory, curve, report, table
-    from .widgets import choose_world, course_map, exercise, predict, quiz, scoreboard, show_planner
+    from .widgets import choose_world, course_map, exercise, my_results, predict, quiz, scoreboard, show_planner
     from .world import RankError, Run, World
 
 __all__ = [
     "CourseError", "CourseWarning", "RankError", "Run", "TinyGPT", "World", "batch", "choose_world", "compare",
     "compare_memory", "course_map", "cuda_snapshot", "curve", "digits", "exercise", "exercises", "incident", "mark",
-    "parallel", "plan", "planner", "plots", "predict", "production", "quiz", "quizzes", "report", "scoreboard",
-    "show_planner", "table", "text", "zero",
+    "my_results", "parallel", "plan", "planner", "plots", "predict", "production", "quiz", "quizzes", "report",
+    "scoreboard", "show_planner", "table", "text", "zero",
 ]  # fmt: skip
 
 _NAMES = {
@@ -38,7 +38,16 @@ _NAMES = {
     "meter": ("cuda_snapshot", "mark"),
     "planner": ("plan",),
     "plots": ("compare", "compare_memory", "curve", "report", "table"),
-    "widgets": ("choose_world", "course_map", "exercise", "predict", "quiz", "scoreboard", "show_planner"),
+    "widgets": (
+        "choose_world",
+        "course_map",
+        "exercise",
+        "my_results",
+        "predict",
+        "quiz",
+        "scoreboard",
+        "show_planner",
+    ),
     "world": ("RankError", "Run", "World"),
 }
 """The public names of each package. The other names of `__all__` are packages themselves."""

@@ -26,6 +26,10 @@ _DECORATED = re.compile(r'^@(?:course_lib\.)?exercise\("(.+)"\)$', re.MULTILINE)
 
 LESSONS = Path(__file__).resolve().parent / "lessons"
 
+SHORT_ROUTE = ("00-start-here", "01-ranks-and-collectives", "02-where-the-memory-goes")
+"""The lessons for somebody who has one day. Lesson 00 ends with a bridge over lessons 03, 04 and 06."""
+BRIDGE_MINUTES = 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
@@ -44,6 +48,11 @@ class Lesson:
     minutes: int
     exercises: Mapping[str, str]
     quizzes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def on_short_route(self) -> bool:
+        """Whether the lesson is on the short route."""
+        return self.path.stem in SHORT_ROUTE
 
 
 def lessons(folder: Path = NOTEBOOKS) -> tuple[Lesson, ...]:

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from course_lib.commands import doctor
-from course_lib.syllabus import lessons
+from course_lib.syllabus import BRIDGE_MINUTES, SHORT_ROUTE, lessons
 from docs.conf import zip_planner
 
 ROOT = Path(__file__).parents[1]
@@ -175,6 +175,15 @@ def test_a_first_page_counts_lessons_exercises_and_hours(page: str) -> None:
 
     text = (ROOT / page).read_text()
     assert f"about {hours} hours: {len(course)} lessons with {len(exercises)} exercises" in text
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "notebooks/00-start-here.ipynb"])
+def test_a_first_page_has_the_hours_of_the_short_route(page: str) -> None:
+    route = [lesson.minutes for lesson in lessons() if lesson.on_short_route]
+    assert len(route) == len(SHORT_ROUTE)
+    half_hours = round((sum(route) + BRIDGE_MINUTES) / 30)
+    assert f"about {half_hours / 2:g} hours" in (ROOT / page).read_text()
+    assert f"with {BRIDGE_MINUTES} minutes for the bridge" in (ROOT / "notebooks/00-start-here.ipynb").read_text()
 
 
 def test_the_readmes_numbers_are_those_of_the_benchmarks() -> None:

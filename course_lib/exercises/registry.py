@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 MOVED = {
     "precision.activation_bytes": "activations.activation_bytes",
     "precision.recompute": "activations.recompute",
+    "zero3.meta_device": "cluster.meta_device",
+    "zero3.optional_module": "cluster.optional_module",
 }
 """The names of version 2.0, which stand in the records of learners."""
 
 REMOVED = frozenset({
     "capstone.resume", "costs.fit", "costs.nccl_log", "production.lora", "production.resume", "tensor.copy",
     "tensor.dropout_streams", "tensor.row_linear", "tensor.scatter_sequence",
+    "zero3.reduce_gradients",
 })  # fmt: skip
 """Exercises of version 2.0 that no lesson has any more. Copies of lessons keep the cells in which they were solved."""
 

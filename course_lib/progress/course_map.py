@@ -29,11 +29,15 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """One lesson on the map: its notebook's `path` and `title`, its time, its exercises and quizzes in order."""
+    """One lesson on the map: its notebook's `path` and `title`, its time, its exercises and quizzes in order.
+
+    `short` says whether it is on the short route.
+    """
 
     path: Path
     title: str
     minutes: int
+    short: bool
     items: tuple[Item, ...]
 
     @property
@@ -55,7 +59,7 @@ class Stop:
     @property
     def standing(self) -> str:
         left = f", about {self.minutes_left} minutes left" if self.minutes_left else ""
-        return f"{self.done} of {len(self.items)} done{left}"
+        return f"{self.done} of {len(self.items)} done{left}{', on the short route' * self.short}"
 
 
 class CourseMap:
@@ -67,7 +71,13 @@ class CourseMap:
 
     def __init__(self, lessons: Sequence[Lesson], summary: Summary) -> None:
         self.stops = tuple(
-            Stop(path=lesson.path, title=lesson.title, minutes=lesson.minutes, items=tuple(_items(lesson, summary)))
+            Stop(
+                path=lesson.path,
+                title=lesson.title,
+                minutes=lesson.minutes,
+                short=lesson.on_short_route,
+                items=tuple(_items(lesson, summary)),
+            )
             for lesson in lessons
         )
 

@@ -65,6 +65,11 @@ MIGRATIONS = (
         for table in ("attempts", "hints")
         for name in ("activation_bytes", "recompute")
     ),
+    tuple(  # two more
+        f"UPDATE OR IGNORE {table} SET exercise = 'cluster.{name}' WHERE exercise = 'zero3.{name}'"
+        for table in ("attempts", "hints")
+        for name in ("meta_device", "optional_module")
+    ),
 )
 TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported", "scores")
 

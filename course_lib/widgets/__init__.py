@@ -3,7 +3,7 @@
 cells                                       `exercise`, and what a notebook calls for an exercise
 exercise_widget, quiz_widget, prediction    the widgets
 planner/, world_picker                      the planner, and the choice of a world
-map, scores                                 tables of the learner's progress, which need no kernel
+map, scores, results                        tables of the learner's progress, which need no kernel
 attempt, guess                              the logic of exercises and predictions, without widgets
 card                                        how a click in the browser becomes a call in Python
 ranks_magic                                 `%%ranks 4`, which runs a cell as a program
@@ -15,7 +15,8 @@ from .map import course_map
 from .planner.widget import show_planner
 from .prediction import predict
 from .quiz_widget import quiz
+from .results import my_results
 from .scores import scoreboard
 from .world_picker import choose_world
 
-__all__ = ["choose_world", "course_map", "exercise", "predict", "quiz", "scoreboard", "show_planner"]
+__all__ = ["choose_world", "course_map", "exercise", "my_results", "predict", "quiz", "scoreboard", "show_planner"]

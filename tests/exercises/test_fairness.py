@@ -211,7 +211,7 @@ def test_a_checkpoint_is_read_in_whatever_form_it_has(form: str, tmp_path: Any) 
 
 @pytest.mark.slow
 def test_an_optional_module_inside_a_unit_gets_right_gradients() -> None:
-    """What the explanation of `zero3.optional_module` recommends."""
+    """What the explanation of `cluster.optional_module` recommends."""
 
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -50,6 +50,13 @@ def items(progress: Progress) -> list[str]:
     return [f"{item.shape} {item.title}: {item.state}; {item.detail}" for item in lesson.items]
 
 
+def test_the_map_marks_the_short_route(progress: Progress) -> None:
+    marked = [
+        stop.title[:2] for stop in CourseMap(lessons(), progress.summary()).stops if "short route" in stop.standing
+    ]
+    assert marked == ["00", "01", "02"]
+
+
 def test_the_map_is_a_line_a_lesson_and_what_comes_next(progress: Progress) -> None:
     solve(progress, "ranks.hello")
 
@@ -126,7 +133,7 @@ def test_the_terminal_shows_the_courses_own_lessons(home: Path, capsys: pytest.C
     out = capsys.readouterr().out
 
     assert out == f"{CourseMap(lessons(), Progress().summary())}\n"
-    assert "00 · Start here (1 of 2 done, about 5 minutes left)\n" in out
+    assert "00 · Start here (1 of 2 done, about 10 minutes left, on the short route)\n" in out
     assert out.count("Quiz") == 1
     assert out.endswith("Continue: Quiz, in 00-start-here.ipynb\n")
 

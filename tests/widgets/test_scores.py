@@ -1,4 +1,4 @@
-"""The scoreboard: a row for each of the learner's own stages, kept from lesson to lesson."""
+"""The scoreboard: a row for each of the learner's own stages, kept from lesson to lesson. The page of all results."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, World, mark, scoreboard
+from course_lib import CourseError, World, mark, my_results, scoreboard
 from course_lib.progress import Progress
-from course_lib.widgets import scores
+from course_lib.widgets import results, scores
 from course_lib.widgets.scores import Scoreboard, measures
 
 NUMEL = 1000
@@ -17,7 +17,8 @@ NUMEL = 1000
 @pytest.fixture(autouse=True)
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
     progress = Progress(tmp_path / "progress.sqlite3")
-    monkeypatch.setattr(scores, "own_progress", lambda: progress)
+    for module in (scores, results):
+        monkeypatch.setattr(module, "own_progress", lambda: progress)
     return progress
 
 
@@ -68,3 +69,16 @@ def test_in_a_notebook_it_is_a_table_and_no_name_becomes_html() -> None:
 def test_a_name_needs_a_run() -> None:
     with pytest.raises(CourseError, match="takes both a name and a run, or neither"):
         scoreboard("ZeRO-1")
+
+
+def test_the_page_of_ones_results_has_the_scoreboard_and_what_is_solved(progress: Progress, tmp_path: Path) -> None:
+    assert repr(my_results()).startswith("Nothing is measured yet.")
+    scoreboard("ZeRO-3", World(2).run(stage))
+    progress.finish_attempt(progress.begin_attempt("start.first", "source"), "passed", [])
+    my_results().save(tmp_path / "results.html")
+
+    assert repr(my_results()).splitlines()[1].startswith("ZeRO-3 ")
+    assert repr(my_results()).splitlines()[-1] == "00 · Start here: 1 of 2 exercises and quizzes"
+    page = (tmp_path / "results.html").read_text("utf-8")
+    assert '<th scope="row">ZeRO-3</th>' in page
+    assert "<li>00 · Start here: 1 of 2 exercises and quizzes</li>" in page

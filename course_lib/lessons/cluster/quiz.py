@@ -40,6 +40,16 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
           > The sampler shuffles them, in the same way in each epoch.
         - [ ] Ranks see each other's examples
           > All ranks use the same order, and each takes every N-th of it.""")),
+    Question(id="restart", ask=Choice.read("""
+        A run is stopped in the middle of an epoch. It loads model and optimizer, and makes its sampler as at the start.
+        Which examples does it see in the rest of this epoch?
+
+        - [x] Those that it has seen already in this epoch
+          > The sampler begins again, with the same order. As many others are never seen in this epoch.
+        - [ ] Those that were left
+          > For that, the program has to skip the batches before the stop. The sampler does not know of them.
+        - [ ] Others, in a random order
+          > The order depends only on the seed and on the epoch's number.""")),
     Question(id="global-batch", ask=global_batch),
     Question(id="after-sharding", ask=Choice.read("""
         Why is the optimizer made after `fully_shard`?
@@ -59,6 +69,17 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
           > It has only its own shards, and it would wait for the others.
         - [ ] One per machine
           > Each rank has shards that no other rank has.""")),
+    Question(id="async-save", ask=Choice.read("""
+        `dcp.async_save` has returned. What may the program do before its result is there?
+
+        - [x] Update the parameters
+          > By default, the function returns when it has copied them, so the checkpoint has the values of the call.
+        - [x] Go on with forward and backward
+          > The copy is written in the background.
+        - [ ] Count on this checkpoint after a crash
+          > It is complete when `result()` has returned. Until then, the previous one is the last.
+        - [ ] Call `dcp.async_save` again, as often as it likes
+          > Each save keeps a copy in memory until it is written.""", several=True)),
     Question(id="empty-batch", ask=Choice.read("""
         A batch of one rank has nothing to learn from, and its loss would be NaN. What does that rank do?
 

@@ -1,14 +1,15 @@
-"""Shared parts of lesson 06's exercises: cases, and memory that is measured."""
+"""Shared parts of lesson 06's exercises: cases, calls that are started in time, and memory that is measured."""
 
 import random
 import time
 import weakref
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
 
-from ...exercises import Case, dtype_name, whole_numbers
+from ...exercises import Case, Finding, Observation, Rule, Trial, dtype_name, whole_numbers
 from ...meter import mark
 
 Shapes = list[tuple[int, ...]]
@@ -73,3 +74,30 @@ def mark_when_gone(label: str, memory: Memory) -> None:
     while any(storage() is not None for storage in memory) and time.monotonic() < deadline:
         time.sleep(0.001)
     mark(label)
+
+
+def one_call_in_time(op: str) -> Rule:
+    """Require one `op` on each rank, started before the solution returns. The other calls are the trial's."""
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        for rank, (expected, yours) in enumerate(zip(_ops(trial.expected), _ops(trial.yours), strict=True)):
+            made = Counter(yours) - (Counter(expected) - Counter([op]))
+            if made != Counter([op]):
+                listed = ", ".join(f"{count} {name}" for name, count in sorted(made.items())) or "no call"
+                yield Finding(
+                    observed=f"rank {rank} made {listed}; the task asks for 1 {op}.",
+                    action=f"One call of `dist.{op}_single` does it for all parameters.",
+                )
+                break
+            if yours != expected:
+                yield Finding(
+                    observed=f"rank {rank} had not started its {op} when the function returned.",
+                    action=f"Start the {op} before you return, with `async_op=True`.",
+                )
+                break
+
+    return rule
+
+
+def _ops(observation: Observation) -> list[list[str]]:
+    return [[call.op for call in calls] for calls in observation.calls]

@@ -163,6 +163,17 @@ QUIZ = Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
           > No: each would be gathered when backward reaches it, a little later than now.
         - [ ] Collectives are not allowed while backward runs
           > They are allowed, in the same order on every rank. Your reduce-scatter runs there too.""")),
+    Question(id="under-way", ask=Choice.read("""
+        Backward computes layer k, and one layer is gathered ahead. What is on its way meanwhile?
+
+        - [x] The parameters of layer k − 1
+          > They are needed next, so their gather starts when the gradient of layer k's output has arrived.
+        - [x] The gradients of layer k + 1
+          > They are complete, so their reduce-scatter has started. It is finished when those of layer k are complete.
+        - [ ] The gradients of layer k
+          > They are not complete before the layer's backward has ended.
+        - [ ] The parameters of layer k
+          > They must be there before this layer's backward begins.""", several=True)),
     Question(id="not-resharded", ask=Choice.read("""
         You call `fully_shard(layer, reshard_after_forward=False)` for every layer. What changes compared with True?
 

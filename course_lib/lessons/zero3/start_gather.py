@@ -1,17 +1,16 @@
 """Start an all-gather of a unit's shards, and finish it later."""
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise, Finding, Observation, Trial, lets_go
+from ...exercises import Case, Exercise, lets_go
 from ...meter import mark
 from ..data_parallel.data import last_rank_comes_later
-from .data import Holder, Shapes, draw_params, mark_when_gone, memory_of
+from .data import Holder, Shapes, draw_params, mark_when_gone, memory_of, one_call_in_time
 from .unit import Unit, free, poisoned_unit
 
 GATHERED, FREED = "while the unit is gathered", "after the unit is freed"
@@ -44,32 +43,9 @@ def gathered_parameters(
     return seen
 
 
-def one_all_gather(trial: Trial) -> Iterator[Finding]:
-    """Require one all-gather on each rank, started before the solution returns. The other calls are the trial's."""
-    for rank, (expected, yours) in enumerate(zip(_ops(trial.expected), _ops(trial.yours), strict=True)):
-        made = Counter(yours) - (Counter(expected) - Counter(["all_gather"]))
-        if made != Counter(["all_gather"]):
-            listed = ", ".join(f"{count} {op}" for op, count in sorted(made.items())) or "no call"
-            yield Finding(
-                observed=f"rank {rank} made {listed}; the task asks for 1 all_gather.",
-                action="Gather all shards with one call of `dist.all_gather_single`.",
-            )
-            break
-        if yours != expected:
-            yield Finding(
-                observed=f"rank {rank} had not started its all-gather when the function returned.",
-                action="Start the all-gather before you return, with `async_op=True`.",
-            )
-            break
-
-
-def _ops(observation: Observation) -> list[list[str]]:
-    return [[call.op for call in calls] for calls in observation.calls]
-
-
 exercise = Exercise("zero3.start_gather", title="Gather a unit", draw=draw, trial=gathered_parameters, measured=True,
     asynchronous=True, inputs_matter=False, case_count=4,
-    rules=[one_all_gather, lets_go(GATHERED), lets_go(FREED)], task="""
+    rules=[one_call_in_time("all_gather"), lets_go(GATHERED), lets_go(FREED)], task="""
     Gather the shards of all ranks into a new tensor, `unit.flat`, with one call of an all-gather. Do not wait for it:
     return a function that waits, and that then makes each of `unit.params` a view of its part of `unit.flat`, in its
     shape (`unit.shapes` has the shapes). After `free(unit)`, nothing may keep this memory. The padding is NaN here.

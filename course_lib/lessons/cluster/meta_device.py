@@ -72,7 +72,7 @@ def never_whole(trial: Trial) -> Iterator[Finding]:
             break
 
 
-exercise = Exercise("zero3.meta_device", title="A model that is never whole", draw=draw, trial=filled, measured=True,
+exercise = Exercise("cluster.meta_device", title="A model that is never whole", draw=draw, trial=filled, measured=True,
     inputs_matter=False, case_count=2, rules=[lets_go(READ, slack=LAYER_BYTES), never_whole], task="""
     `make()` builds the model, and `read(name)` reads one whole tensor of a checkpoint. Return the model, sharded with
     FSDP2 and filled from the checkpoint. Each child of the model is a unit, and the model itself has a parameter, too.

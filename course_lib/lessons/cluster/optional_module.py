@@ -39,7 +39,7 @@ def shard(grad: Tensor | None) -> Tensor | None:
     return local.clone() if local is not None and local.any() else None
 
 
-exercise = Exercise("zero3.optional_module", title="Repair: a module for some ranks", draw=draw,
+exercise = Exercise("cluster.optional_module", title="Repair: a module for some ranks", draw=draw,
     trial=output_and_gradients, inputs_matter=False, case_count=4, task="""
     `model` has three units of FSDP2: `first`, `expert` and `last`. Some ranks need `expert` for their part of the
     batch, others do not. The program stops as soon as ranks differ. Repair it: each rank's output and gradients are

@@ -1,0 +1,108 @@
+"""The batches that are left of an epoch, when a run goes on in the middle of it."""
+
+import random
+from collections.abc import Sized
+
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+from ...exercises import Case, Exercise, draw_world_size
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    """Draw a step in the middle of the first epoch, then of later ones. Some examples are left over, on all ranks."""
+    world_size, batch_size, per_epoch = draw_world_size(rng, number), rng.randint(2, 3), rng.randint(3, 4)
+    count = world_size * (batch_size * per_epoch + 1) + (world_size - 1)
+    step = per_epoch * (0, 1, 2)[number % 3] + rng.randint(1, per_epoch - 1) * (number != 3)
+    what = f"{count} examples, batches of {batch_size}, stopped after {step} steps"
+    return Case(world_size=world_size, args=lambda rank: (range(count), batch_size, step), what=what)
+
+
+exercise = Exercise("cluster.remaining_batches", title="Go on in the middle of an epoch", draw=draw, task="""
+    A run was stopped after `step` steps, counted from the start of training, and goes on from its checkpoint. Return
+    the batches that this rank still has to take in the current epoch: a list of indices for each step. If an epoch is
+    just complete, these are all batches of the next one. `DistributedSampler(dataset, drop_last=True)` shares the
+    examples out, in an order of its own for each epoch, which `set_epoch` sets. Leave out a batch that is not full.
+    """, hints="""
+    How many steps does an epoch have, and what do the quotient and the remainder of `step` by this number mean?
+
+    The sampler's order depends only on its seed and on the epoch's number, so after a restart it can be made again. The
+    batches before the stop are then skipped.
+
+    `len(sampler)` is the number of this rank's examples, `list(sampler)` are their indices, `divmod(step, per_epoch)`.
+
+    ```python
+    sampler = DistributedSampler(dataset, drop_last=True)
+    per_epoch = ...
+    epoch, first = divmod(...)
+    ...
+    indices = list(sampler)
+    return [indices[... : ...] for number in range(first, per_epoch)]
+    ```
+    """, explanation="""
+    The data of a step is a function of the seed and the step's number, so a checkpoint needs only the number. A sampler
+    that is simply made again begins again instead: the run sees the first batches of the epoch twice and the last ones
+    never, and the loss does not show it. If the number of ranks changes, a step takes a different number of examples:
+    then store the number of examples that were seen, and skip those. Datasets that are streamed cannot be skipped so
+    cheaply. Their loaders have a state of their own, which the checkpoint has to contain, such as torchdata's
+    `StatefulDataLoader`.""")
+
+
+@exercise
+def remaining_batches(dataset: Sized, batch_size: int, step: int) -> list[list[int]]:
+    """Return this rank's batches that are left in the epoch of step `step`: the indices of their examples.
+
+    Steps are counted from 0, over all epochs. A step takes one full batch on each rank.
+    """
+    sampler = DistributedSampler(dataset, drop_last=True)
+    per_epoch = len(sampler) // batch_size
+    epoch, first = divmod(step, per_epoch)
+    sampler.set_epoch(epoch)
+    indices = list(sampler)
+    return [indices[number * batch_size : (number + 1) * batch_size] for number in range(first, per_epoch)]
+
+
+BATCHES = "[indices[number * batch_size : (number + 1) * batch_size] for number in range(first, per_epoch)]"
+
+exercise.edit("begins-again", {"range(first, per_epoch)": "range(per_epoch)"}, """
+    You return all batches of the epoch. The batches before the stop would be trained on twice.
+    Next: skip as many batches as the epoch had steps before the stop.""")
+
+exercise.edit("forgets-the-epoch", {"sampler.set_epoch(epoch)\n": ""}, """
+    Your sampler has the order of epoch 0, whatever `step` is. Next: find out in which epoch `step` is, and call
+    `sampler.set_epoch` with it.""")
+
+exercise.edit("step-for-epoch", {"set_epoch(epoch)": "set_epoch(step)"}, """
+    You call `set_epoch` with the number of the step. So the order changes with each restart, and some examples of the
+    epoch come twice. Next: divide by the number of steps in an epoch.""")
+
+exercise.edit("repeats-some", {", drop_last=True": ""}, """
+    Without `drop_last=True`, the sampler repeats examples until all ranks have equally many.
+    Next: pass `drop_last=True`, as the run did before it stopped.""")
+
+exercise.edit("the-batches-before", {"range(first, per_epoch)": "range(first)"}, """
+    You return the batches before the stop. Next: begin where these end.""")
+
+exercise.edit("skips-examples", {BATCHES: "[indices[at : at + batch_size] for at in range(first, len(indices) - "
+    "batch_size + 1, batch_size)]"}, """
+    You skip as many examples as there were steps. A step takes a batch. Next: multiply by the batch size.""")
+
+exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, per_epoch + 1)"}, """
+    Your last batch is smaller than the others. Next: leave out a batch that is not full.""")
+
+exercise.edit("everyone-takes-all", {"list(sampler)": "list(range(len(sampler)))"}, """
+    Every rank takes the same examples, the first ones, in their order. Next: iterate over the sampler: it shuffles, and
+    gives each rank its own share.""")
+
+
+@exercise.variant
+def by_examples(dataset: Sized, batch_size: int, step: int) -> list[list[int]]:
+    per_epoch = len(dataset) // dist.get_world_size() // batch_size
+    sampler = DistributedSampler(dataset, drop_last=True)
+    sampler.set_epoch(step // per_epoch)
+    mine = list(sampler)[: per_epoch * batch_size]
+    return [mine[at : at + batch_size] for at in range(step % per_epoch * batch_size, len(mine), batch_size)]
+
+
+exercise.variant_edit("all-then-skip", {BATCHES: BATCHES.replace("range(first, per_epoch)", "range(per_epoch)") +
+    "[first:]"})

@@ -1,0 +1,184 @@
+"""A training program that can be stopped after any step, written from an empty function."""
+
+# (fully_shard is declared to return what is no module; here it always is one.)
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
+
+from ...exercises import Case, Exercise, Solution
+from .data import Examples, Model, shared_folder
+from .remaining_batches import remaining_batches
+
+PER_EPOCH, STOP, LAST = 2, 3, 5
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size, width, seed = (2, 3)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
+    what = f"layers of width {width}, {PER_EPOCH} steps in an epoch, stopped after {STOP} of {LAST}"
+    count = 2 * PER_EPOCH * world_size + 1
+    return Case(world_size=world_size, args=lambda rank: (width, count, seed), what=what)
+
+
+def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int) -> dict[str, Any]:
+    """Train until step STOP; then call the solution again, as a new start of the program does."""
+    models: list[nn.Module] = []
+
+    def make_model() -> nn.Module:
+        torch.manual_seed(seed)
+        models.append(Model(width))
+        return models[-1]
+
+    examples = Examples(count, width, seed)
+    with shared_folder() as folder:
+        losses = [solution(make_model, examples, folder, *steps) for steps in ((0, STOP), (STOP, LAST))]
+        dist.barrier()
+        saved = [step for step in (STOP, LAST) if os.path.exists(f"{folder}/step-{step}/.metadata")]
+    params = [param.full_tensor() if isinstance(param, DTensor) else param for param in models[-1].parameters()]
+    return {
+        "the losses before the stop": losses[0],
+        "the losses after it": losses[1],
+        "steps with a sharded checkpoint": saved,
+        "the parameters at the end": [param.detach() for param in params],
+    }
+
+
+exercise = Exercise("cluster.train_steps", title="Write a training program", draw=draw, trial=stopped_and_resumed,
+    inputs_matter=False, case_count=2, task="""
+    Write the program that you repaired, from an empty function: model, sharding, optimizer, data, checkpoint. It trains
+    one optimizer step for each batch, with the mean squared error. The check calls it twice in the same folder, as if
+    the job had been stopped in the middle of an epoch, and compares with a run that was not stopped. Use your
+    `remaining_batches`. How the checkpoint names its parts is up to you.""", hints="""
+    Which three things does the second start need, so that its first step is the one that would have come next?
+
+    Parameters and optimizer state come from the checkpoint; the batch follows from the number of the step.
+    `dcp.load` fills the tensors of a state dict, so the program first makes model and optimizer as always.
+
+    `remaining_batches(data, 2, step)[0]` has the indices of this step's batch, and
+    `default_collate([data[index] for index in ...])` makes tensors of the examples. `get_state_dict` returns two
+    state dicts, and `set_state_dict(model, optimizer, model_state_dict=..., optim_state_dict=...)` puts them back.
+
+    ```python
+    model = fully_shard(make_model())
+    optimizer = ...  # after sharding
+    if begin > 0:
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+        saved = {"model": ..., "optimizer": ...}
+        dcp.load(saved, checkpoint_id=...)
+        set_state_dict(...)
+    for step in range(begin, end):
+        x, y = ...
+        ...
+    ...  # save, on every rank
+    ```
+    """, explanation="""
+    A program is right if a stop does not show. Compare a run that was stopped with one that was not, on a small model
+    and in the middle of an epoch: at the end of one, a sampler that begins again is right by chance. Here the data of a
+    step follows from its number, and so does a learning rate: make both functions of the step, and the checkpoint needs
+    only tensors. Generators of random numbers, for dropout, are state as well.""")
+
+
+@exercise
+def train_steps(make_model: Callable[[], nn.Module], data: Dataset, folder: str, begin: int, end: int) -> list[float]:
+    """Train with FSDP2 from step `begin` up to `end`, and return the loss of each step on this rank.
+
+    A step takes 2 examples on each rank; AdamW has lr=0.01. After the last step, all ranks save their
+    shards with `dcp` in `{folder}/step-{end}`. If `begin` is not 0, the program goes on from
+    `{folder}/step-{begin}`, as if it had not been stopped.
+    """
+    model = fully_shard(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    if begin > 0:
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+        saved = {"model": model_state, "optimizer": optimizer_state}
+        dcp.load(saved, checkpoint_id=f"{folder}/step-{begin}")
+        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+    losses = []
+    for step in range(begin, end):
+        x, y = default_collate([data[index] for index in remaining_batches(data, 2, step)[0]])
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/step-{end}")
+    return losses
+
+
+SAVE = 'dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/step-{end}")'
+BATCH = "x, y = default_collate([data[index] for index in remaining_batches(data, 2, step)[0]])"
+
+exercise.edit("data-begins-again", {"(data, 2, step)": "(data, 2, step - begin)"}, """
+    After the restart your program takes the first batches of the first epoch again. The batches that would have come
+    next are never seen. Next: count steps from the start of training, not from the start of the program.""")
+
+exercise.edit("one-batch", {"(data, 2, step)": "(data, 2, begin)"}, """
+    Every step of a call takes the same batch. Next: let the batch follow from the number of the step.""")
+
+exercise.edit("cold-optimizer", {"set_state_dict(model, optimizer, model_state_dict=saved[\"model\"], "
+    "optim_state_dict=saved[\"optimizer\"])": "optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)"}, """
+    The parameters come from the checkpoint, and Adam's moments begin at zero again, so the first updates after the
+    restart differ. Next: put the optimizer's state into the optimizer that trains.""")
+
+exercise.edit("starts-afresh", {"if begin > 0": "if begin < 0"}, """
+    The second call begins with a new model, although there is a checkpoint. Next: load `{folder}/step-{begin}` if
+    `begin` is not 0.""")
+
+exercise.edit("optimizer-before-sharding", {"model = fully_shard(make_model())\noptimizer = torch.optim.AdamW(model"
+    ".parameters(), lr=0.01)": "model = make_model()\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\n"
+    "model = fully_shard(model)", "if begin > 0": "if begin < 0", SAVE:
+    SAVE.replace(', "optimizer": optimizer_state', ""), "model_state, optimizer_state = get_state_dict(model, "
+    "optimizer)\ndcp.save": "model_state = model.state_dict()\ndcp.save"}, """
+    You make the optimizer before `fully_shard`, which replaces the parameters. So the optimizer updates tensors that
+    the model does not use. Next: make the optimizer from the parameters of the sharded model.""")
+
+exercise.edit("gradients-add-up", {"optimizer.zero_grad()\n": ""}, """
+    Your gradients add up from step to step. Next: call `optimizer.zero_grad()` after each step.""")
+
+exercise.edit("rank-0-saves", {SAVE: f"if dist.get_rank() == 0:\n    {SAVE}"}, """
+    Only rank 0 calls `dcp.save`. It is a collective, because each rank writes its own shards, so rank 0 waits for the
+    others. Next: call it on every rank.""")
+
+
+@exercise.variant
+def with_a_loader(
+    make_model: Callable[[], nn.Module], data: Dataset, folder: str, begin: int, end: int
+) -> list[float]:
+    model = fully_shard(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    sampler = DistributedSampler(data, drop_last=True)
+    loader = DataLoader(data, batch_size=2, sampler=sampler, drop_last=True)
+    if begin > 0:
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+        dcp.load({"net": model_state, "adam": optimizer_state}, checkpoint_id=f"{folder}/step-{begin}")
+        set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+    losses = []
+    for step in range(end):
+        sampler.set_epoch(step // len(loader))
+        x, y = list(loader)[step % len(loader)]
+        if step >= begin:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    states = dict(zip(("net", "adam"), get_state_dict(model, optimizer), strict=True))
+    dcp.save(states, checkpoint_id=f"{folder}/step-{end}")
+    return losses
+
+
+exercise.variant_edit("stacks-by-hand", {BATCH:
+    "xs, ys = zip(*(data[index] for index in remaining_batches(data, 2, step)[0]))\n"
+    "x, y = torch.stack(xs), torch.stack(ys)"})
