@@ -8,8 +8,8 @@ Imports point to the right:
 """
 
 from ..zero import older_torch  # noqa: F401 (gives the collectives the names that they have today)
-from .collectives import all_gather, all_reduce, copy, reduce_scatter
-from .context import Cut, head_attention, mean_over_all_tokens, ring_attention
+from .collectives import all_gather, all_reduce, all_to_all, copy, reduce_scatter
+from .context import Cut, head_attention, ring_attention
 from .experts import ExpertBlock, Experts, average_gradients
 from .mesh import clip_grad_norm_, load_whole_state_dict, whole_state_dict
 from .pipeline import Pipeline, PipelinePart
@@ -18,7 +18,7 @@ from .tensor import TensorParallelBlock, TensorParallelGPT
 
 __all__ = [
     "Cut", "ExpertBlock", "Experts", "Pipeline", "PipelinePart", "TensorParallelBlock", "TensorParallelGPT",
-    "all_gather", "all_reduce", "average_gradients", "clip_grad_norm_", "copy", "head_attention",
-    "load_whole_state_dict", "mean_over_all_tokens", "one_forward_one_backward", "reduce_scatter", "ring_attention",
+    "all_gather", "all_reduce", "all_to_all", "average_gradients", "clip_grad_norm_", "copy", "head_attention",
+    "load_whole_state_dict", "one_forward_one_backward", "reduce_scatter", "ring_attention",
     "whole_state_dict",
 ]  # fmt: skip

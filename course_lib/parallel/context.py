@@ -98,20 +98,6 @@ def head_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: G
     return to_tokens(F.scaled_dot_product_attention(to_heads(query), to_heads(key), to_heads(value), is_causal=True))
 
 
-def mean_over_all_tokens(losses: Tensor, counted: Tensor, group: Group = None) -> Tensor:
-    """Return the loss of this rank's tokens, so that the average over the ranks is the mean over all counted tokens.
-
-    A rank's own mean weighs its tokens more if fewer of them count, as where one rank has the padding.
-
-    Args:
-        losses: [tokens], a loss for each of this rank's tokens.
-        counted: [tokens], whether a token counts.
-    """
-    count = counted.sum()
-    dist.all_reduce(count, group=group)
-    return (losses * counted).sum() * dist.get_world_size(group) / count
-
-
 def pass_right(x: Tensor, shape: Any, group: Group = None) -> Callable[[], Tensor]:
     """Start to send `x` to the next rank of the ring; return a function that waits for the previous rank's tensor.
 
