@@ -62,7 +62,7 @@ class Cut:
 
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: Group = None) -> Tensor:
-    """Return the causal attention of this rank's queries to all tokens before them.
+    """Return the causal attention of this rank's queries to all tokens before them, of the shape of `query`.
 
     Sends (N − 1) blocks in forward; in backward (N − 1) blocks, and N gradients of a block.
 
@@ -70,9 +70,6 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: G
         query, key, value: [batch, heads, tokens, head_size], of this rank's tokens.
         cut: which tokens each rank has, the same on every rank.
         group: the ranks that share the sequence; all of them by default.
-
-    Returns:
-        [batch, heads, tokens, head_size], as `scaled_dot_product_attention(..., is_causal=True)` of the whole sequence.
     """
     output: Tensor = _RingAttention.apply(query, torch.stack([key, value]), cut, group)
     return output
@@ -101,9 +98,7 @@ def head_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: G
 def pass_right(x: Tensor, shape: Any, group: Group = None) -> Callable[[], Tensor]:
     """Start to send `x` to the next rank of the ring; return a function that waits for the previous rank's tensor.
 
-    Args:
-        x: any tensor; it must not change until the function has returned.
-        shape: of the tensor that comes.
+    That tensor has `shape`. `x` must not change until the function has returned.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if world_size == 1:
@@ -126,7 +121,8 @@ class _RingAttention(Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, block: Tensor, cut: Cut, group: Group) -> Tensor:
-        output, total = torch.zeros_like(query), torch.full_like(query[..., :1], -torch.inf)
+        output = torch.zeros_like(query, dtype=_wide(query))
+        total = torch.full_like(output[..., :1], -torch.inf)
         for source, visiting in _around(block, cut, group):
             for queries, keys, same in _pairs(cut, dist.get_rank(group), source):
                 key, value = visiting[..., keys, :]
@@ -134,8 +130,9 @@ class _RingAttention(Function):
                 seen = scores.logsumexp(-1, keepdim=True)
                 both = torch.logaddexp(total[..., queries, :], seen)
                 output[..., queries, :] *= (total[..., queries, :] - both).exp()
-                output[..., queries, :] += (scores - both).exp() @ value
+                output[..., queries, :] += (scores - both).exp().to(value.dtype) @ value
                 total[..., queries, :] = both
+        output = output.to(query.dtype)
         ctx.save_for_backward(query, block, output, total)
         ctx.cut, ctx.group = cut, group
         return output
@@ -144,7 +141,7 @@ class _RingAttention(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, block, output, total = ctx.saved_tensors
         scale = query.shape[-1] ** -0.5
-        inner = (grad * output).sum(-1, keepdim=True)
+        inner = (grad * output).sum(-1, keepdim=True, dtype=total.dtype)
         grad_query = torch.zeros_like(query)
         travelled: Callable[[], Any] = lambda: 0  # noqa: E731 (what other ranks have added to the block's gradient)
         for source, visiting in _around(block, ctx.cut, ctx.group):
@@ -152,20 +149,25 @@ class _RingAttention(Function):
             for queries, keys, same in _pairs(ctx.cut, dist.get_rank(ctx.group), source):
                 q, (k, v), g = query[..., queries, :], visiting[..., keys, :], grad[..., queries, :]
                 weights = (_scores(q, k, same) - total[..., queries, :]).exp()
-                grad_scores = weights * (g @ v.mT - inner[..., queries, :]) * scale
+                grad_scores = (weights * (g @ v.mT - inner[..., queries, :]) * scale).to(g.dtype)
                 grad_query[..., queries, :] += grad_scores @ k
                 grad_block[0][..., keys, :] += grad_scores.mT @ q
-                grad_block[1][..., keys, :] += weights.mT @ g
+                grad_block[1][..., keys, :] += weights.to(g.dtype).mT @ g
             grad_block += travelled()
             travelled = pass_right(grad_block, _shape(block, source - 1, ctx.cut), ctx.group)
         return grad_query, travelled(), None, None
 
 
 def _scores(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    scores: Tensor = query @ key.mT * query.shape[-1] ** -0.5
+    scores: Tensor = (query @ key.mT).to(_wide(query)) * query.shape[-1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -torch.inf)
     return scores
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """Return the dtype of scores, their totals, and sums of outputs: fp32 for 16-bit inputs, as in FlashAttention."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _around(block: Tensor, cut: Cut, group: Group) -> Iterator[tuple[int, Tensor]]:

@@ -5,8 +5,7 @@
     capacity     the most choices that an expert takes from one rank; the others are dropped (Lepikhin et al. 2020)
     balance      the auxiliary loss: 1 if every expert gets as many tokens (Fedus et al. 2021, section 2.2)
 
-Two all-to-alls of activations in forward and two in backward, and a small one of counts, because ranks send different
-numbers of tokens.
+Two all-to-alls of activations in forward, two in backward, and a small one of counts, which differ between ranks.
 """
 
 from itertools import cycle
@@ -20,7 +19,7 @@ from .collectives import Group, all_to_all
 
 
 class Experts(nn.Module):
-    """An MLP of `count` experts, of which each rank has count / N: [batch, length, width] to the same.
+    """An MLP of `count` experts, of which each rank has count / N: tokens [n, width] to the same.
 
     After forward, `balance` is the auxiliary loss. Its average over the ranks is that of all their tokens.
 
@@ -51,18 +50,17 @@ class Experts(nn.Module):
         mine = range(count)[dist.get_rank(group) * count // self.world_size :][: count // self.world_size]
         self.experts = nn.ModuleDict({str(number): every[number] for number in mine})
 
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(0, 1)
+    def forward(self, tokens: Tensor) -> Tensor:
         scores = self.router(tokens).softmax(dim=1)
         weights, choices = scores.topk(self.top)
         counts = choices.flatten().bincount(minlength=scores.shape[1])
         self.balance = self._balance(counts, scores)
         order = choices.flatten().argsort(stable=True)  # all choices of expert 0, then those of expert 1, ...
         if self.capacity is not None:
-            place = torch.arange(len(order), device=x.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-            order, counts = order[place < self.capacity], counts.clamp(max=self.capacity)
+            order = torch.cat([of_one[: self.capacity] for of_one in order.split(counts.tolist())])
+            counts = counts.clamp(max=self.capacity)
         outputs = self._compute(tokens[order // self.top], counts) * weights.flatten()[order, None]
-        return torch.zeros_like(tokens).index_add(0, order // self.top, outputs).view_as(x)
+        return torch.zeros_like(tokens).index_add(0, order // self.top, outputs)
 
     def _compute(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Return what the experts make of tokens, of which `counts` [count] say how many each expert gets."""
@@ -88,15 +86,15 @@ class ExpertBlock(Block):
         self.experts = Experts(width, count, **options)  # type: ignore[arg-type]
 
     def mlp(self, x: Tensor) -> Tensor:
-        y: Tensor = self.experts(x)
-        return y
+        y: Tensor = self.experts(x.flatten(0, 1))
+        return y.view_as(x)
 
 
 def average_gradients(model: nn.Module, group: Group = None) -> None:
     """Make each gradient that of the mean of all ranks' losses.
 
-    An expert has seen the tokens of all ranks, so its gradient is a sum over the ranks already: it is divided by their
-    number, and nothing is sent. The other parameters are on every rank and are all-reduced.
+    An expert has seen the tokens of all ranks, so its gradient is a sum over the ranks already, and is only divided.
+    The other parameters are on every rank, and are all-reduced.
     """
     sums = {param for module in model.modules() if isinstance(module, Experts) for param in module.experts.parameters()}
     for param in model.parameters():

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch.distributed.tensor.experimental import _attention as torchs
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from course_lib import TinyGPT, World, batch, mark
 from course_lib.parallel import Cut, head_attention, ring_attention
@@ -62,6 +63,32 @@ def test_loss_and_gradients_equal_one_process(way, world_size, length) -> None:
             torch.testing.assert_close(gradients[name], grad, rtol=1e-4, atol=2e-6)
 
 
+def errors(way, dtype):
+    """Return how far this rank's output and gradients are from exact ones, as a share; and those of torch's kernel."""
+    make, attention = WAYS[way]
+    cut = make(61, dist.get_world_size())
+    torch.manual_seed(0)
+    mine, qkv = cut.places(dist.get_rank()), torch.randn(3, 2, 4, 61, 8, dtype=torch.float64).to(dtype)
+    ours = results(partial(attention, cut=cut), qkv[..., mine, :])
+    torchs, exact = (results(partial(scaled_dot_product_attention, is_causal=True), x) for x in (qkv, qkv.double()))
+    exact = exact[..., mine, :]
+    return [((each - exact).norm() / exact.norm()).item() for each in (ours, torchs[..., mine, :])]
+
+
+def results(attention, qkv):
+    leaves = [part.clone().requires_grad_() for part in qkv]
+    output = attention(*leaves)
+    output.square().sum().backward()
+    return torch.stack([output.detach(), *(leaf.grad for leaf in leaves)]).double()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_are_about_as_exact_as_in_one_process(way, dtype) -> None:
+    for ours, theirs in World(4).run(errors, way, dtype):
+        assert ours < 3 * theirs + 1e-14
+
+
 def attend(way, length):
     make, attention = WAYS[way]
     cut = make(length, dist.get_world_size())
@@ -102,3 +129,21 @@ def test_zigzag_gives_every_rank_as_much_to_compute() -> None:
     in_order, zigzag = ([seen(make(64, 4), rank) for rank in range(4)] for make in (Cut.in_order, Cut.zigzag))
     assert in_order == [136, 392, 648, 904]
     assert zigzag == [520] * 4
+
+
+def next_to_torchs(length):
+    """Return our output and that of torch's ring, which takes the CPU's kernel, as its dispatcher does not."""
+    cut = Cut.in_order(length, dist.get_world_size())  # as torch cuts without balance
+    torch.manual_seed(0)
+    mine = [x[:, :, cut.places(dist.get_rank())].contiguous() for x in torch.randn(3, 2, 4, length, 8)]
+    torchs._cp_options.enable_load_balance = False
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    theirs, *_ = torchs._templated_ring_attention(dist.group.WORLD, 2, kernel, *mine, is_causal=True)
+    return ring_attention(*mine, cut), theirs
+
+
+@pytest.mark.slow
+def test_the_ring_equals_torchs() -> None:
+    # Processes, because torch's balance is a setting of the whole process.
+    for ours, theirs in World(4, backend="processes").run(next_to_torchs, 32):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
