@@ -7,12 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn import functional as F
 
 from ...exercises import Case, Exercise, Solution, draw_world_size, normal
 from .places import places
 
-Model = Callable[[Tensor, Tensor], Tensor]
 KINDS = 5
 
 
@@ -56,11 +55,11 @@ exercise = Exercise("context.loss", title="The loss of a cut sequence", draw=dra
     Shift first, then cut: inputs are `tokens[:-1]`, targets `tokens[1:]`, and a rank takes its places of both. For the
     mean, remember lesson 03: what do you divide by, if the engine divides by the number of ranks once more?
 
-    `cross_entropy(scores, targets, ignore_index=0, reduction="sum")`. Every rank can count all targets by itself.
+    `F.cross_entropy(scores, targets, ignore_index=0, reduction="sum")`. Every rank can count all targets by itself.
 
     ```python
     inputs, targets = tokens[:-1], tokens[1:]
-    total = cross_entropy(model(inputs[mine], ...), targets[mine], ignore_index=0, reduction="sum")
+    total = F.cross_entropy(model(inputs[mine], ...), targets[mine], ignore_index=0, reduction="sum")
     return total * ... / ...
     ```
     """, explanation="""
@@ -72,7 +71,7 @@ exercise = Exercise("context.loss", title="The loss of a cut sequence", draw=dra
 
 
 @exercise
-def loss_of_my_tokens(model: Model, tokens: Tensor, mine: Tensor) -> Tensor:
+def loss_of_my_tokens(model: Callable[..., Tensor], tokens: Tensor, mine: Tensor) -> Tensor:
     """Return this rank's loss; the average over ranks is the mean over all targets that are not padding.
 
     model: `model(inputs, places)` returns the scores [n, kinds] of n tokens at these places of the sequence.
@@ -80,7 +79,7 @@ def loss_of_my_tokens(model: Model, tokens: Tensor, mine: Tensor) -> Tensor:
     mine: [length / world size], the places of this rank, below `length`.
     """
     inputs, targets = tokens[:-1], tokens[1:]
-    total = cross_entropy(model(inputs[mine], mine), targets[mine], ignore_index=0, reduction="sum")
+    total = F.cross_entropy(model(inputs[mine], mine), targets[mine], ignore_index=0, reduction="sum")
     return total * dist.get_world_size() / (targets != 0).sum()
 
 
@@ -120,7 +119,7 @@ exercise.edit("padding-scored", {"ignore_index=0, ": ""}, """
 
 
 @exercise.variant
-def by_hand(model: Model, tokens: Tensor, mine: Tensor) -> Tensor:
+def by_hand(model: Callable[..., Tensor], tokens: Tensor, mine: Tensor) -> Tensor:
     target = tokens[mine + 1]
     counts = target != 0
     count = counts.sum() / dist.get_world_size()

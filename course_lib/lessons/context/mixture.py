@@ -1,15 +1,16 @@
 """Tokens that travel to their experts and back."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...exercises import Case, Exercise, Solution, draw_world_size, normal, sends_no_more
-from ...parallel import all_to_all
+from ... import parallel
+from ...exercises import Case, Exercise, Finding, Solution, Trial, draw_world_size, normal
+from ...world import Call
 from .data import an_expert
 
 
@@ -36,14 +37,29 @@ def forward_and_backward(solution: Solution, seed: int, tokens: Tensor, choice: 
     return {"output": output.detach(), "gradient of tokens": tokens.grad} | gradients
 
 
+def sends_each_token_once(trial: Trial) -> Iterator[Finding]:
+    """Require that a rank sends no more bytes of tokens than the reference. Counts may travel in any way."""
+    yours, expected = ([_bytes_of_tokens(calls) for calls in seen.calls] for seen in (trial.yours, trial.expected))
+    over = [rank for rank, nbytes in enumerate(yours) if nbytes > expected[rank]]
+    if over:
+        yield Finding(
+            observed=f"{trial.who(over[:1])} sent {yours[over[0]]:,} bytes of tokens; {expected[over[0]]:,} suffice.",
+            action="Send a token only to the rank of its expert, and its result only to the rank that it came from.",
+        )
+
+
+def _bytes_of_tokens(calls: Sequence[Call]) -> float:
+    return sum(call.sent_bytes for call in calls if call.dtype is not None and call.dtype.is_floating_point)
+
+
 exercise = Exercise("context.mixture", title="To the experts and back", draw=draw, trial=forward_and_backward,
     case_count=4, tolerance=1e-4, inputs_matter=False,
-    rules=[sends_no_more("an all-to-all of counts, and two of tokens", slack=0.2)], task="""
-    Each rank has one expert, and `choice[t]` is the rank whose expert token t goes to. Send every token to its expert,
-    compute there, and send the result back. Return the results in the order of `tokens`. Ranks send different numbers
-    of tokens, and an expert may get none. `all_to_all(x, sent, received)` is given. It sends the first `sent[0]` rows
-    of x to rank 0, the next `sent[1]` to rank 1, and so on; `received` says how many rows come from each rank. Backward
-    passes through it.
+    rules=[sends_each_token_once], task="""
+    Each rank has one expert, and `choice[t]` is the rank whose expert token t goes to. Send every token to its
+    expert, and nowhere else, compute there, and send the result back. Return the results in the order of `tokens`.
+    Ranks send different numbers of tokens, and an expert may get none. `parallel.all_to_all(x, sent, received)` is
+    given. It sends the first `sent[0]` rows of x to rank 0, the next `sent[1]` to rank 1, and so on; `received` says
+    how many rows come from each rank. Backward passes through it.
     """, hints="""
     In which order must the tokens lie before they are sent? Who knows how many tokens come from rank 2?
 
@@ -58,8 +74,8 @@ exercise = Exercise("context.mixture", title="To the experts and back", draw=dra
     sent = choice.bincount(minlength=...)
     received = torch.empty_like(sent)
     dist.all_to_all_single(...)
-    arrived = all_to_all(tokens[order], sent.tolist(), received.tolist())
-    back = all_to_all(expert(...), ..., ...)
+    arrived = parallel.all_to_all(tokens[order], sent.tolist(), received.tolist())
+    back = parallel.all_to_all(expert(...), ..., ...)
     return torch.zeros_like(tokens).index_copy(0, order, back)
     ```
     """, explanation="""
@@ -82,8 +98,8 @@ def mixture(tokens: Tensor, choice: Tensor, expert: Callable[[Tensor], Tensor]) 
     sent = choice.bincount(minlength=dist.get_world_size())
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
-    arrived = all_to_all(tokens[order], sent.tolist(), received.tolist())
-    back = all_to_all(expert(arrived), received.tolist(), sent.tolist())
+    arrived = parallel.all_to_all(tokens[order], sent.tolist(), received.tolist())
+    back = parallel.all_to_all(expert(arrived), received.tolist(), sent.tolist())
     return torch.zeros_like(tokens).index_copy(0, order, back)
 
 
@@ -123,7 +139,7 @@ exercise.edit("expert-at-home", {"expert(arrived)": "arrived", PUT_BACK: "expert
     that have arrived.
     """)
 
-exercise.edit("idle-expert-leaves", {"back = all": "if not len(arrived):\n    return tokens\nback = all"}, """
+exercise.edit("idle-expert-leaves", {"back = parallel": "if not len(arrived):\n    return tokens\nback = parallel"}, """
     A rank whose expert got no tokens returns early. The others wait for it, because an all-to-all needs every rank.
     Next: let every rank make every call, also with no rows.
     """)
@@ -144,7 +160,7 @@ def one_rank_after_the_other(tokens: Tensor, choice: Tensor, expert: Callable[[T
     sent, received = torch.tensor([len(place) for place in places]), torch.zeros(len(places), dtype=torch.int64)
     dist.all_to_all_single(received, sent)
     order, there, here = torch.cat(places), sent.tolist(), received.tolist()
-    return all_to_all(expert(all_to_all(tokens[order], there, here)), here, there)[order.argsort()]
+    return parallel.all_to_all(expert(parallel.all_to_all(tokens[order], there, here)), here, there)[order.argsort()]
 
 
 exercise.variant_edit("writes-in-place", {"return torch.zeros_like(tokens).index_copy(0, order, back)":

@@ -12,14 +12,12 @@ from ...world import Call
 from .data import attend
 from .merge import merge
 
-Attend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, tokens, size = draw_world_size(rng, number), rng.randint(2, 4), rng.randint(2, 4)
     seed = rng.getrandbits(31)
 
-    def args(rank: int) -> tuple[Tensor, Tensor, Attend]:
+    def args(rank: int) -> tuple[Tensor, Tensor, Callable[..., tuple[Tensor, Tensor]]]:
         query, key, value = normal(3, tokens, size, seed=seed + rank)
         return query, torch.stack([key, value]), attend
 
@@ -83,7 +81,7 @@ exercise = Exercise("context.ring_attention", title="Keys and values on a ring",
             block = arriving
     ```
     """, explanation="""
-    A rank holds its own queries, and two blocks at most: one that it computes with, and one that comes. So its memory
+    Besides its own tokens a rank holds two blocks at most: one that it computes with, and one that comes. So its memory
     does not depend on the length of the whole sequence, only on its part of it. Reading a tensor that is being sent is
     allowed; writing to it is not, which is why the next block comes into a new tensor. A rank computes for
     O(tokens²) with a block and sends O(tokens): with enough tokens a rank, the sends are hidden.
@@ -91,7 +89,7 @@ exercise = Exercise("context.ring_attention", title="Keys and values on a ring",
 
 
 @exercise
-def ring_attention(query: Tensor, block: Tensor, attend: Attend) -> Tensor:
+def ring_attention(query: Tensor, block: Tensor, attend: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
     """Return the attention [tokens, size] of this rank's queries to the keys of all ranks.
 
     query: [tokens, size].
@@ -163,7 +161,7 @@ exercise.edit("starts-at-zero", {"torch.full_like(query[:, :1], -torch.inf)": "t
 
 
 @exercise.variant
-def at_both_ends(query: Tensor, block: Tensor, attend: Attend) -> Tensor:
+def at_both_ends(query: Tensor, block: Tensor, attend: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     result = None
     for left in reversed(range(world_size)):
