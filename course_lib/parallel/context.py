@@ -56,10 +56,6 @@ class Cut:
         ends = list(accumulate(each + (piece < more) for piece in self.pieces[rank]))
         return list(zip(self.pieces[rank], map(slice, [0, *ends], ends), strict=False))
 
-    def count(self, rank: int) -> int:
-        """Return how many tokens this rank has."""
-        return len(self.places(rank))
-
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: Group = None) -> Tensor:
     """Return the causal attention of this rank's queries to all tokens before them, of the shape of `query`.
@@ -78,9 +74,15 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: G
 def head_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: Group = None) -> Tensor:
     """Return the same as `ring_attention`, of a cut in order: four all-to-alls, and four more in backward.
 
-    The number of ranks divides the number of heads.
+    Raises:
+        ValueError: the cut is not in order, or the number of ranks does not divide the number of heads.
     """
-    tokens = [cut.count(rank) for rank in range(dist.get_world_size(group))]
+    if query.shape[1] % (world_size := dist.get_world_size(group)) or cut != Cut.in_order(cut.length, world_size):
+        raise ValueError(
+            f"{query.shape[1]} heads cannot be swapped on {world_size} ranks with the pieces {cut.pieces}. Choose a "
+            "number of ranks that divides the heads, and Cut.in_order, so that joined tokens are in order."
+        )
+    tokens = [len(cut.places(rank)) for rank in range(world_size)]
     mine = [tokens[dist.get_rank(group)]] * len(tokens)
 
     def to_heads(x: Tensor) -> Tensor:
@@ -121,7 +123,7 @@ class _RingAttention(Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, block: Tensor, cut: Cut, group: Group) -> Tensor:
-        output = torch.zeros_like(query, dtype=_wide(query))
+        output = torch.zeros_like(query, dtype=torch.promote_types(query.dtype, torch.float32))
         total = torch.full_like(output[..., :1], -torch.inf)
         for source, visiting in _around(block, cut, group):
             for queries, keys, same in _pairs(cut, dist.get_rank(group), source):
@@ -159,15 +161,11 @@ class _RingAttention(Function):
 
 
 def _scores(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    scores: Tensor = (query @ key.mT).to(_wide(query)) * query.shape[-1] ** -0.5
+    wide = torch.promote_types(query.dtype, torch.float32)  # fp32 for 16-bit inputs, as in FlashAttention
+    scores: Tensor = (query @ key.mT).to(wide) * query.shape[-1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -torch.inf)
     return scores
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    """Return the dtype of scores, their totals, and sums of outputs: fp32 for 16-bit inputs, as in FlashAttention."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _around(block: Tensor, cut: Cut, group: Group) -> Iterator[tuple[int, Tensor]]:
@@ -189,4 +187,4 @@ def _pairs(cut: Cut, rank: int, source: int) -> Iterator[tuple[slice, slice, boo
 
 
 def _shape(block: Tensor, source: int, cut: Cut) -> tuple[int, ...]:
-    return (*block.shape[:3], cut.count(source % len(cut.pieces)), block.shape[4])
+    return (*block.shape[:3], len(cut.places(source % len(cut.pieces))), block.shape[4])

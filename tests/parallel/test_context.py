@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.tensor.experimental import _attention as torchs
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from course_lib import TinyGPT, World, batch, mark
+from course_lib import RankError, TinyGPT, World, batch, mark
 from course_lib.parallel import Cut, head_attention, ring_attention
 
 WAYS = {
@@ -112,6 +112,15 @@ def test_heads_send_four_tensors_in_each_pass() -> None:
     run = World(4).run(attend, "heads", 64)
     tensor = 2 * 4 * 16 * 8 * 4
     assert run.comm[0].sent_bytes == 8 * 3 / 4 * tensor
+
+
+@pytest.mark.parametrize(("make", "world_size"), [(Cut.zigzag, 2), (Cut.in_order, 3)])
+def test_a_cut_that_heads_cannot_be_swapped_with_is_refused(make, world_size) -> None:
+    def swap():
+        head_attention(*torch.ones(3, 2, 4, 12 // world_size, 8), make(12, world_size))
+
+    with pytest.raises(RankError, match=f"4 heads cannot be swapped on {world_size} ranks"):
+        World(world_size).run(swap)
 
 
 def test_what_a_rank_holds_for_backward_falls_with_the_number_of_ranks() -> None:
