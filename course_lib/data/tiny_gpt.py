@@ -26,10 +26,15 @@ class Block(nn.Module):
         query, key, value = (
             part(normed).unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )  # each [batch, heads, length, width / heads]
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        y: Tensor = self.down(F.gelu(self.up(self.norm2(x))))
-        return x + y
+        x = x + self.out(self.attend(query, key, value).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(F.gelu(self.up(x)))
+        return y
 
 
 class TinyGPT(nn.Module):
@@ -64,8 +69,11 @@ class TinyGPT(nn.Module):
         for embedding in (self.embedding, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """Return the scores of tokens [batch, length], which lie at `places` [length] of their sequence: 0, 1, 2, …"""
+        if places is None:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embedding(tokens) + self.positions(places)
         for block in self.blocks:
             x = block(x)
         scores: Tensor = self.head(self.norm(x))

@@ -5,6 +5,7 @@
     all_reduce        copy              out of it: each rank has computed a summand of the whole output
     all_gather        reduce_scatter    into it, if each rank has a part of the sequence
     reduce_scatter    all_gather        out of it, likewise
+    all_to_all        all_to_all        tokens to the ranks that have their experts, and back
 
 The gradient of what all ranks use is the sum of what they send back; the gradient of a sum goes to each summand.
 """
@@ -41,6 +42,16 @@ def reduce_scatter(x: Tensor, dim: int, group: Group = None) -> Tensor:
         ValueError: the ranks' parts would not have the same size.
     """
     return _apply(_ReduceScatter, x, dim, group)
+
+
+def all_to_all(x: Tensor, sent: list[int], received: list[int], group: Group = None) -> Tensor:
+    """Return the rows that all ranks have sent to this rank, in the order of the ranks. Backward sends gradients back.
+
+    Args:
+        x: [sum of sent, ...], the rows for rank 0, then those for rank 1, and so on.
+        sent, received: how many rows go to each rank, and how many come from it.
+    """
+    return _apply(_AllToAll, x, sent, received, group)
 
 
 def part(x: Tensor, dim: int, group: Group = None) -> Tensor:
@@ -108,6 +119,17 @@ class _ReduceScatter(Function):
         return join(grad, ctx.dim, ctx.group), None, None
 
 
+class _AllToAll(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: Group) -> Tensor:
+        ctx.sent, ctx.received, ctx.group = sent, received, group
+        return _exchange(x, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _exchange(grad, ctx.received, ctx.sent, ctx.group), None, None, None
+
+
 def _apply(function: type[Function], *args: Any) -> Tensor:
     result: Tensor = function.apply(*args)
     return result
@@ -125,3 +147,9 @@ def _sum_of_my_part(x: Tensor, dim: int, group: Group) -> Tensor:
     total = torch.empty_like(mine, memory_format=torch.contiguous_format)
     dist.reduce_scatter_single(total, parts.flatten(0, 1), group=group)
     return total
+
+
+def _exchange(x: Tensor, sent: list[int], received: list[int], group: Group) -> Tensor:
+    arrived = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(arrived, x.contiguous(), received, sent, group=group)
+    return arrived

@@ -10,6 +10,7 @@ from .curves import curve
 from .diagrams.pipeline import plot_schedule
 from .diagrams.ranks import plot_mesh, plot_ranks
 from .diagrams.schedules import plot_buckets, plot_units
+from .diagrams.sequences import plot_ring, plot_swap
 from .diagrams.stages import plot_zero
 from .memory import plot_memory
 from .picture import Picture
@@ -23,6 +24,6 @@ from .validation import plot_validation
 
 __all__ = [
     "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
-    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_schedule", "plot_shards",
-    "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
+    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule",
+    "plot_shards", "plot_swap", "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
 ]  # fmt: skip

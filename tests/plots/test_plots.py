@@ -23,8 +23,10 @@ from course_lib.plots import (
     plot_memory,
     plot_mesh,
     plot_ranks,
+    plot_ring,
     plot_schedule,
     plot_shards,
+    plot_swap,
     plot_timeline,
     plot_units,
     plot_validation,
@@ -151,6 +153,8 @@ PICTURES = {
     "schedule": lambda: plot_schedule([one_forward_one_backward(rank, 2, 4, chunks=2) for rank in range(2)]),
     "mesh": lambda: plot_mesh({"replicate": 2, "shard": 4}, 4),
     "ranks": lambda: plot_ranks(len, [1, 2, 3]),
+    "ring": lambda: plot_ring({"in order": [[(0, 1), (1, 0)], [(1, 1), (0, 2)]]}),
+    "swap": lambda: plot_swap(4),
 }
 
 

@@ -1,0 +1,1 @@
+"""Exercises of the lesson on long sequences and experts."""

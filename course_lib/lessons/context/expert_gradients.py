@@ -1,0 +1,120 @@
+"""The gradients of experts, beside those of what all ranks have."""
+
+import random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ...exercises import Case, Exercise, Solution, draw_world_size, sends_no_more
+from ..data_parallel.data import give_gradients, parameters
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    """Draw an expert without a token, and so without a gradient, on one rank of draw 1."""
+    world_size, seed, idle = draw_world_size(rng, number), rng.getrandbits(31), rng.randrange(2)
+    shapes = [(rng.randint(1, 3), rng.randint(1, 3)) for _ in range(4)]
+
+    def args(rank: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        params = parameters(shapes, torch.float64, seed)
+        give_gradients(params, seed, rank, unused=[2] if number == 1 and rank == idle else [])
+        return params[:2], params[2:]
+
+    return Case(world_size=world_size, args=args, what="2 shared parameters, 2 of the rank's own expert")
+
+
+def gradients(solution: Solution, shared: list[nn.Parameter], experts: list[nn.Parameter]) -> Any:
+    solution(shared, experts)
+    return {"shared": [param.grad for param in shared], "experts": [param.grad for param in experts]}
+
+
+exercise = Exercise("context.expert_gradients", title="What an expert has already summed", draw=draw, trial=gradients,
+    case_count=4, inputs_matter=False, rules=[sends_no_more("one all-reduce of each shared gradient", slack=0.1)],
+    task="""
+    Every rank's loss is the mean over its own tokens, and you want the gradients of the mean of these losses. The
+    parameters `shared` are the same on every rank. Each rank has different `experts`, to which tokens of all ranks
+    came. Make all gradients right, in place. An expert that got no token may have no gradient.
+    """, hints="""
+    Follow one token of rank 0 that went to an expert on rank 1. On which rank does its gradient arrive?
+
+    Backward brings the gradients of all ranks' tokens to the expert. So an expert's gradient is already a sum over all
+    ranks' losses. What you want is their mean.
+
+    `dist.all_reduce(param.grad)` sums a shared gradient. Nothing has to be sent for an expert.
+
+    ```python
+    for param in shared:
+        ...
+    for param in experts:
+        if param.grad is not None:
+            ...
+    ```
+    """, explanation="""
+    Both kinds are divided by the number of ranks, because the loss is the mean of the ranks' losses; only the shared
+    ones need a sum first. If the experts are left to data parallel, it averages different experts; if they are left
+    alone, their gradients are N times too large, which looks like a learning rate that is N times too high for them.
+    Frameworks have had this fault for years before someone compared the gradients with one process.
+    """)
+
+
+@exercise
+def average_gradients(shared: list[nn.Parameter], experts: list[nn.Parameter]) -> None:
+    """Turn each gradient into that of the mean of all ranks' losses, in place.
+
+    shared: parameters that all ranks have. experts: those that only this rank has; a gradient may be None.
+    """
+    for param in shared:
+        dist.all_reduce(param.grad)
+        param.grad /= dist.get_world_size()
+    for param in experts:
+        if param.grad is not None:
+            param.grad /= dist.get_world_size()
+
+
+exercise.edit("experts-left-alone", {"for param in experts:\nif param.grad is not None:\n"
+    "param.grad /= dist.get_world_size()": ""}, """
+    Your experts' gradients are sums over the losses of all ranks, N times too large. Next: divide them by the number of
+    ranks, without sending anything.
+    """)
+
+exercise.edit("experts-averaged", {"for param in shared:": "for param in shared + [expert for expert in experts "
+    "if expert.grad is not None]:", "for param in experts:\nif param.grad is not None:\n"
+    "param.grad /= dist.get_world_size()": ""}, """
+    You average the gradients of different experts with each other. An expert is on one rank only. Next: send nothing
+    for experts, and divide their gradients by the number of ranks.
+    """)
+
+exercise.edit("experts-divided-twice", {"if param.grad is not None:\nparam.grad /= dist.get_world_size()":
+    "if param.grad is not None:\n    param.grad /= dist.get_world_size() ** 2"}, """
+    You divide the experts' gradients by the number of ranks twice. Next: divide once.
+    """)
+
+exercise.edit("idle-expert", {"if param.grad is not None:\nparam.grad": "param.grad"}, """
+    An expert that got no token has no gradient to divide. Next: leave out the experts whose gradient is None.
+    """)
+
+exercise.edit("shared-summed", {"dist.all_reduce(param.grad)\nparam.grad /= dist.get_world_size()":
+    "dist.all_reduce(param.grad)"}, """
+    The shared gradients are sums over the ranks; you want means. Next: divide them by the number of ranks, too.
+    """)
+
+exercise.edit("shared-not-reduced", {"dist.all_reduce(param.grad)\n": ""}, """
+    You divide the shared gradients, but never sum them over the ranks, so each rank would update its copy differently.
+    Next: all-reduce them first.
+    """)
+
+
+@exercise.variant
+def in_one_piece(shared: list[nn.Parameter], experts: list[nn.Parameter]) -> None:
+    world_size = dist.get_world_size()
+    flat = torch.cat([param.grad.flatten() for param in shared if param.grad is not None])
+    dist.all_reduce(flat)
+    for param, mean in zip(shared, (flat / world_size).split([param.numel() for param in shared]), strict=True):
+        param.grad = mean.view_as(param)
+    for param in experts:
+        param.grad = None if param.grad is None else param.grad / world_size
+
+
+exercise.variant_edit("averages", {"dist.all_reduce(param.grad)\nparam.grad /= dist.get_world_size()":
+    "dist.all_reduce(param.grad, dist.ReduceOp.AVG)"})

@@ -1,0 +1,184 @@
+"""Attention over a sequence whose keys and values travel around a ring."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...exercises import Case, Exercise, Finding, Row, Trial, draw_world_size, normal, sends_no_more
+from ...world import Call
+from .data import attend
+from .merge import merge
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size, tokens, size = draw_world_size(rng, number), rng.randint(2, 4), rng.randint(2, 4)
+    seed = rng.getrandbits(31)
+
+    def args(rank: int) -> tuple[Tensor, Tensor, Callable[..., tuple[Tensor, Tensor]]]:
+        query, key, value = normal(3, tokens, size, seed=seed + rank)
+        return query, torch.stack([key, value]), attend
+
+    return Case(world_size=world_size, args=args, what=f"{tokens} tokens a rank")
+
+
+def travels_while_it_computes(trial: Trial) -> Iterator[Finding]:
+    """Require that each block is sent before the rank computes with it."""
+    expected, yours = ([_sent_before(calls) for calls in seen.calls] for seen in (trial.expected, trial.yours))
+    late = [
+        rank
+        for rank, counts in enumerate(zip(yours, expected, strict=True))
+        if any(mine < theirs for mine, theirs in zip(*counts, strict=False))
+    ]
+    if late:
+        yield Finding(
+            observed=f"{trial.who(late)} computed before the block was on its way. The table shows how many sends were "
+            "started at each call of `attend`.",
+            action="Start the send and the receive before `attend`, and wait for them after it.",
+            table=tuple(
+                Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank]))
+                for rank in range(trial.world_size)
+            ),
+        )
+
+
+def _sent_before(calls: Sequence[Call]) -> list[int]:
+    """Return how many sends come before each all-reduce, which `attend` makes."""
+    ops = [call.op for call in calls]
+    return [ops[:place].count("send") for place, op in enumerate(ops) if op == "all_reduce"]
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts))
+
+
+exercise = Exercise("context.ring_attention", title="Keys and values on a ring", draw=draw, case_count=4,
+    tolerance=1e-5, asynchronous=True, rules=[travels_while_it_computes, sends_no_more("N − 1 sends of a block")],
+    task="""
+    Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
+    of this rank's queries to the keys of all ranks. Pass the blocks around the ring, to the right, world size − 1
+    times. `attend(query, block)` returns the attention to one block, and its total; put the results together with your
+    `merge`. A block is on its way to the right neighbour while this rank computes with it.
+    """, hints="""
+    Which two things can happen at the same time with the same block? Which of the two has to be started first?
+
+    Start to send the block, and to receive the next one into a new tensor; then compute; then wait for both. The next
+    round begins with the block that came. In the last round, nothing has to travel.
+
+    `dist.isend(block, dst)` and `dist.irecv(arriving, src)` return handles with `wait()`. The result starts as
+    `torch.zeros_like(query)`, with a total of −∞ for each query.
+
+    ```python
+    for step in range(world_size):
+        if step < world_size - 1:
+            arriving = torch.empty_like(block)
+            handles = ...
+        output, total = merge(output, total, *attend(query, block))
+        if step < world_size - 1:
+            ...
+            block = arriving
+    ```
+    """, explanation="""
+    Besides its own tokens a rank holds two blocks at most: one that it computes with, and one that comes. So its memory
+    does not depend on the length of the whole sequence, only on its part of it. Reading a tensor that is being sent is
+    allowed; writing to it is not, which is why the next block comes into a new tensor. A rank computes for
+    O(tokens²) with a block and sends O(tokens): with enough tokens a rank, the sends are hidden.
+    """)
+
+
+@exercise
+def ring_attention(query: Tensor, block: Tensor, attend: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the attention [tokens, size] of this rank's queries to the keys of all ranks.
+
+    query: [tokens, size].
+    block: [2, tokens, size], the keys and the values of this rank's tokens.
+    attend: called with `query` and a block, returns the attention to its keys, and its total [tokens, 1].
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    output, total = torch.zeros_like(query), torch.full_like(query[:, :1], -torch.inf)
+    for step in range(world_size):
+        if step < world_size - 1:
+            arriving = torch.empty_like(block)
+            sent = dist.isend(block, (rank + 1) % world_size)
+            received = dist.irecv(arriving, (rank - 1) % world_size)
+        output, total = merge(output, total, *attend(query, block))
+        if step < world_size - 1:
+            sent.wait()
+            received.wait()
+            block = arriving
+    return output
+
+
+COMPUTES = "output, total = merge(output, total, *attend(query, block))\n"
+
+exercise.edit("computes-first", {COMPUTES: "", "if step < world_size - 1:\narriving": COMPUTES +
+    "if step < world_size - 1:\n    arriving"}, """
+    The result is right. But each rank computes first and then sends, so the network waits for the computing, and the
+    computing for the network. Next: start the send before `attend`; it may read the block at the same time.
+    """)
+
+exercise.edit("own-block-only", {"attend(query, block))\n": "attend(query, mine))\n",
+    "output, total = torch.zeros_like": "mine = block\noutput, total = torch.zeros_like"}, """
+    You attend to your own block in every round, so all keys of other ranks are missing. Next: compute with the block
+    that has arrived.
+    """)
+
+exercise.edit("no-merge", {COMPUTES: "output = output + attend(query, block)[0]\n"}, """
+    You add up the results of the blocks. Each is a mean over its own keys. Next: put them together with `merge`, and
+    keep the total.
+    """)
+
+exercise.edit("average", {COMPUTES: "output = output + attend(query, block)[0] / world_size\n"}, """
+    You take the mean of the results, as if every block had the same sum of exp(score). Next: put them together with
+    `merge`, and keep the total.
+    """)
+
+exercise.edit("one-round-short", {"for step in range(world_size):": "for step in range(world_size - 1):"}, """
+    One round is missing: the block that arrives last is never used. Next: compute `world_size` times, and pass on
+    `world_size - 1` times.
+    """)
+
+exercise.edit("once-around", {"if step < world_size - 1:\narriving": "if world_size > 1:\n    arriving",
+    "if step < world_size - 1:\nsent": "if world_size > 1:\n    sent"}, """
+    The result is right. You pass the blocks on once more than needed: in the last round, each rank gets its own block
+    back. Next: let nothing travel in the last round.
+    """)
+
+exercise.edit("same-buffer", {"arriving = torch.empty_like(block)": "arriving = block"}, """
+    The next block arrives in the tensor that you are sending and computing with. Next: receive into a new tensor.
+    """)
+
+exercise.edit("no-wait", {"sent.wait()\nreceived.wait()\n": ""}, """
+    You use the arriving block without waiting for it. Next: call `wait()` on both handles before the next round.
+    """)
+
+exercise.edit("starts-at-zero", {"torch.full_like(query[:, :1], -torch.inf)": "torch.zeros_like(query[:, :1])"}, """
+    The total starts at 0, as if one key with the score 0 had been seen, and its value were zero. Next: start at −∞, the
+    logarithm of an empty sum.
+    """)
+
+
+@exercise.variant
+def at_both_ends(query: Tensor, block: Tensor, attend: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    result = None
+    for left in reversed(range(world_size)):
+        works, coming = [], torch.empty_like(block)
+        if left:
+            works = dist.batch_isend_irecv([
+                dist.P2POp(dist.irecv, coming, (rank - 1) % world_size),
+                dist.P2POp(dist.isend, block, (rank + 1) % world_size),
+            ])  # fmt: skip
+        seen = attend(query, block)
+        result = seen if result is None else merge(*result, *seen)
+        for work in works:
+            work.wait()
+        block = coming
+    assert result is not None
+    return result[0]
+
+
+exercise.variant_edit("receives-first", {"sent = dist.isend(block, (rank + 1) % world_size)\n": "",
+    "(rank - 1) % world_size)": "(rank - 1) % world_size)\nsent = dist.isend(block, (rank + 1) % world_size)"})

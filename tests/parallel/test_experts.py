@@ -1,0 +1,71 @@
+"""Experts on several ranks train as on one, whatever the router decides, and send what the formulas say."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from course_lib import RankError, TinyGPT, World, batch
+from course_lib.parallel import ExpertBlock, Experts, average_gradients
+
+
+def train(top, steps=3):
+    torch.manual_seed(0)
+    model, losses = TinyGPT(width=16, layers=2, heads=4, context=12), []
+    model.blocks[1] = ExpertBlock(16, 4, 4, top=top)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs, targets = (each.chunk(dist.get_world_size())[dist.get_rank()] for each in batch(step, 12, 12))
+        loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss = loss + 0.01 * model.blocks[1].experts.balance
+        loss.backward()
+        average_gradients(model)
+        optimizer.step()
+        dist.all_reduce(loss.detach(), dist.ReduceOp.AVG)
+        losses.append(loss.item())
+    return losses, dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_losses_and_parameters_equal_one_process(top, world_size) -> None:
+    losses, params = World(1).run(train, top)[0]
+    run = World(world_size).run(train, top)
+    assert all(theirs == pytest.approx(losses, abs=1e-5) for theirs, _ in run)
+    everyones = {name: param for _, theirs in run for name, param in theirs.items()}
+    assert everyones.keys() == params.keys()
+    for name, param in params.items():
+        torch.testing.assert_close(everyones[name], param, rtol=1e-4, atol=1e-6)
+
+
+def route(to, capacity=None):
+    """Return what comes of 6 tokens on each rank, all sent to the experts `to`; an expert adds its number to a zero."""
+    experts = Experts(width=4, count=4, capacity=capacity)
+    for number, expert in experts.experts.items():
+        expert[2].weight.data.zero_()
+        expert[2].bias.data.fill_(int(number))
+    experts.router.weight.data = 100 * torch.eye(4)
+    tokens = torch.nn.functional.one_hot(torch.tensor(to[dist.get_rank()]), 4).float()
+    return experts(tokens)[:, 0].tolist(), experts.balance.item()
+
+
+def test_ranks_may_send_different_numbers_of_tokens() -> None:
+    run = World(2).run(route, [[0, 0, 3, 0, 0, 0], [1, 2, 3, 3, 2, 1]])
+    assert [outputs for outputs, _ in run] == [[0, 0, 3, 0, 0, 0], [1, 2, 3, 3, 2, 1]]
+    # The router is sure of all: the share of tokens is the share of probability. 5, 2, 2 and 3 of 12; 4 experts.
+    mine = [[5 / 6, 0, 0, 1 / 6], [0, 1 / 3, 1 / 3, 1 / 3]]
+    for rank, (_, balance) in enumerate(run):
+        assert balance == pytest.approx(4 * sum(f / 12 * p for f, p in zip([5, 2, 2, 3], mine[rank], strict=True)))
+    sent = run.comm[0].calls
+    assert [call.op for call in sent].count("all_to_all") == 3
+
+
+def test_an_expert_takes_as_many_tokens_as_its_capacity_and_drops_the_last() -> None:
+    run = World(2).run(route, [[1, 1, 3, 1, 1, 1], [1, 2, 3, 3, 2, 3]], capacity=2)
+    assert [outputs for outputs, _ in run] == [[1, 1, 3, 0, 0, 0], [1, 2, 3, 3, 2, 0]]
+
+
+def test_a_number_of_ranks_that_does_not_divide_the_experts_is_refused() -> None:
+    with pytest.raises(RankError, match="4 experts cannot be shared by 3 ranks"):
+        World(3).run(Experts, 16, 4)
