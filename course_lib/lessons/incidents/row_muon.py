@@ -70,9 +70,9 @@ exercise = Exercise("incidents.row_muon", title="Incident: each number of ranks 
         "one": "the row, scaled to length 1",
     },
     measured=True, rules=[lets_go(BETWEEN, slack=400)], inputs_matter=False, case_count=2, tolerance=1e-3, task="""
-    With the same seed and the same global batch, the loss depends on the number of ranks. The gradients and the
-    momentum are right on every rank. Repair the program, so that each step is the step of one GPU. Between two steps,
-    a rank still holds no more of the momentum than its shard.
+    With the same seed and the same global batch, the loss depends on the number of ranks. In the first step,
+    the gradients and the momentum are right on every rank. Repair the program, so that each step is the step of one
+    GPU. Between two steps, a rank still holds no more of the momentum than its shard.
     """, hints="""
     The first update should have singular values of about 1. Which are they with 2 ranks, and which matrix has each rank
     made orthogonal?
@@ -80,14 +80,13 @@ exercise = Exercise("incidents.row_muon", title="Incident: each number of ranks 
     Adam works on each element by itself, so it may run on shards. The orthogonal matrix of some rows is not
     those rows of the orthogonal matrix, because every row of it depends on all the others.
 
-    `momentum.full_tensor()` gathers the whole matrix, on every rank. Then each rank takes its rows of the result:
-    `distribute_tensor(whole, param.device_mesh, param.placements, src_data_rank=None)` cuts without sending.
+    `momentum.full_tensor()` gathers the whole matrix, on every rank. Then each rank takes its rows of the result. FSDP2
+    gives each rank equally many rows, rounded up, and the last ranks get what is left.
 
     ```python
-    from torch.distributed.tensor import distribute_tensor
-    ...
     whole = orthogonal(...)
-    update = distribute_tensor(whole, ...).to_local()
+    rows = ...  # of each rank, rounded up
+    update = whole[...]
     ```
     """, explanation="""
     Muon's update is a function of the whole matrix, and the program gave it the rows of one rank. Each shard became
@@ -121,7 +120,8 @@ def train(
             for param, momentum in momenta.items():
                 momentum.lerp_(param.grad, 0.1)
                 whole = orthogonal(momentum.full_tensor())
-                update = distribute_tensor(whole, param.device_mesh, param.placements, src_data_rank=None).to_local()
+                rows = -(-len(whole) // dist.get_world_size())
+                update = whole[dist.get_rank() * rows :][:rows]
                 param.to_local().sub_(update, alpha=lr)
         model.zero_grad()
         losses.append(loss.item())
@@ -131,7 +131,7 @@ def train(
 MOMENTA = "momenta = {param: torch.zeros_like(param) for param in model.parameters()}\n"
 LERP = "momentum.lerp_(param.grad, 0.1)\n"
 WHOLE = "whole = orthogonal(momentum.full_tensor())\n"
-UPDATE = "update = distribute_tensor(whole, param.device_mesh, param.placements, src_data_rank=None).to_local()\n"
+UPDATE = "rows = -(-len(whole) // dist.get_world_size())\nupdate = whole[dist.get_rank() * rows :][:rows]\n"
 OWN_ROWS = "update = orthogonal(momentum.to_local())\n"
 
 exercise.start_edit({WHOLE: "", UPDATE: OWN_ROWS})

@@ -165,7 +165,7 @@ exercise.edit("step-as-epoch", {EPOCH: "sampler.set_epoch(step)\n"}, """
     You give the sampler the number of the step, so a restart gives the epoch a new order. Leaving out the first
     batches of a different order leaves out the wrong samples. Next: give it the number of the epoch.""")
 
-exercise.edit("one-batch-lost", {"number < done": "number <= done"}, """
+exercise.edit("one-batch-lost", {"number < done": "number < done + (resume and not log)"}, """
     You leave out one batch too many: the first that was not trained on before the stop.
     Next: `done` batches are done; what is the number of the next?""")
 

@@ -64,7 +64,7 @@ def whole(param: Tensor) -> Tensor:
 exercise = Exercise("incidents.wide_base", title="Incident: FSDP2 takes more than FSDP1", draw=draw, trial=tuned,
     answers={
         "held": 8192,
-        "where": "line 8: model.float()",
+        "where": "line 9: model.float()",
     },
     measured=True, inputs_matter=False, rules=[lets_go(BETWEEN, slack=1000)], case_count=2, tolerance=1e-3, task="""
     Only adapters are trained, and since the move to FSDP2 a rank holds twice the bytes that it should. Repair the
@@ -77,7 +77,7 @@ exercise = Exercise("incidents.wide_base", title="Incident: FSDP2 takes more tha
     change?
 
     `param.requires_grad` tells the two kinds apart. The adapters are in fp32 already when the program begins: print the
-    dtype of each parameter before and after its first line.
+    dtype of each parameter before and after each of its first lines.
 
     If your model comes in bf16 altogether, cast what is trained:
 
@@ -120,12 +120,12 @@ def train(model: nn.Module, batches: Iterable[Tensor]) -> list[float]:
 
 
 POLICY = "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)\n"
-LAYER = "fully_shard(layer, mp_policy=policy)\n"
+LAYER = "fully_shard(layer, mp_policy=policy)"
 MODEL = "fully_shard(model, mp_policy=policy)\n"
 STEP = "optimizer.step()\n"
 WIDE = "model.float()\n"
 
-exercise.start_edit({POLICY: WIDE + POLICY})
+exercise.start_edit({POLICY: POLICY + WIDE})
 
 exercise.edit("everything-in-fp32", {POLICY: WIDE + "dist.barrier()\n" + POLICY}, """
     The whole model is in fp32, though most of it is never updated. A frozen number takes four bytes where two hold all
@@ -145,13 +145,12 @@ exercise.edit("base-collects-gradients", {POLICY: "model.float().requires_grad_(
     Your optimizer changes the adapters only, and the base asks for gradients all the same. Backward makes them in every
     step, and nobody uses or removes them. Next: a parameter that is not trained must not ask for a gradient.""")
 
-exercise.edit("base-not-sharded", {LAYER: "fully_shard(layer, mp_policy=policy, ignored_params={layer.base.weight})\n",
-    MODEL: "fully_shard(model, mp_policy=policy, ignored_params={layer.base.weight for layer in model})\n",
-    "model(x)": "model(x.bfloat16())"}, """
+exercise.edit("base-not-sharded", {MODEL: "", LAYER: "fully_shard(layer.down, mp_policy=policy)\n"
+    "fully_shard(layer.up, mp_policy=policy)", "model(x)": "model(x.bfloat16())"}, """
     The base stays in bf16, and every rank keeps all of it. With two ranks that is as much as a shard in fp32, and with
     more ranks it is worse. Next: shard the base, too.""")
 
-exercise.edit("adapters-not-sharded", {"for layer in model:\n    " + LAYER: "", MODEL:
+exercise.edit("adapters-not-sharded", {"for layer in model:\n    " + LAYER + "\n": "", MODEL:
     "for layer in model:\n    fully_shard(layer.base)\n", "model(x)": "model(x.bfloat16())",
     "optimizer = torch": "for layer in model:\n    layer.down.bfloat16(), layer.up.bfloat16()\noptimizer = torch"}, """
     Only the base is a unit now. Nobody averages the gradients of the adapters, so each rank trains its own, and they
@@ -170,6 +169,6 @@ exercise.variant_edit("casts-what-is-trained", {POLICY:
     + POLICY})
 
 exercise.variant_edit("base-in-units-of-its-own", {LAYER: "fully_shard(layer.base)\nfully_shard(layer, "
-    "mp_policy=policy)\n"})
+    "mp_policy=policy)"})
 
 exercise.variant_edit("base-cast-back", {POLICY: WIDE + "for layer in model:\n    layer.base.bfloat16()\n" + POLICY})
