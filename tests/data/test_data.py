@@ -80,4 +80,4 @@ def test_source_and_licence_travel_with_the_file() -> None:
     setuptools = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["tool"]["setuptools"]
 
     assert "doi:10.24432/C50P49" in told and "CC BY 4.0" in told
-    assert setuptools["package-data"]["course_lib.data"] == ["digits.npz", "text.txt", "README.md"]
+    assert setuptools["package-data"]["course_lib.data"] == ["digits.npz", "text.txt", "README.md", "recorded/*.json"]
