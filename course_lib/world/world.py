@@ -145,7 +145,7 @@ class World:
         with the environment variables that torchrun sets. The program makes the default group itself, by
         `init_process_group`. A line that several ranks print is shown once: `[ranks 0-3] text`.
 
-        If the program starts its ranks itself, with `mp.spawn` or as `Process`es, it runs once, in this process. The
+        If the program starts its ranks itself, with `mp.spawn` or `Process`, it runs once, in this process. The
         processes that it starts are the ranks, as many as the program chooses.
 
         Args:
