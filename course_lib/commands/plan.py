@@ -108,4 +108,4 @@ def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
         yield f"{planner.largest_batch(planned, machine)} sequences in a micro-batch"
         yield f"{planner.longest_sequence(planned, machine)} tokens in a sequence"
     ranks = planner.fewest_ranks(planned, machine)
-    yield f"it fits from {ranks} GPUs on" if ranks else "it fits on no number of GPUs"
+    yield f"it fits on {ranks} GPU{'s' * (ranks > 1)} or more" if ranks else "it fits on no number of GPUs"

@@ -37,7 +37,7 @@ def test_it_prints_the_plan_of_the_settings(course) -> None:  # type: ignore[no-
     assert "\n\n".join(planner.page(planned, HARDWARE["h100-infiniband"])) in text
     assert f"{planner.largest_batch(planned, 'h100-infiniband')} sequences in a micro-batch; " in text
     assert f"{planner.longest_sequence(planned, 'h100-infiniband')} tokens in a sequence; " in text
-    assert f"it fits from {planner.fewest_ranks(planned, 'h100-infiniband')} GPUs on." in text
+    assert f"it fits on {planner.fewest_ranks(planned, 'h100-infiniband')} GPUs or more." in text
     assert "all_gather" not in text
 
 
@@ -70,7 +70,7 @@ def test_a_number_of_parameters_is_planned_too(course, given: str) -> None:  # t
     text = course(f"{given} --gpus 4")
 
     assert "a model: 7,000,000,000 parameters; stage 3 on 4 ranks" in text
-    assert "At most: it fits from 2 GPUs on." in text
+    assert "At most: it fits on 2 GPUs or more." in text
 
 
 def test_a_config_of_hugging_face_is_planned(course, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
