@@ -13,6 +13,7 @@ from .diagrams.schedules import plot_buckets, plot_units
 from .diagrams.sequences import plot_ring, plot_swap
 from .diagrams.stages import plot_zero
 from .memory import plot_memory
+from .moving.zero import move_zero
 from .picture import Picture
 from .reports import Report, report
 from .run_report import RunRecord, RunReport
@@ -23,7 +24,7 @@ from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
+    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "move_zero", "plot_buckets",
     "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule",
     "plot_shards", "plot_swap", "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
 ]  # fmt: skip
