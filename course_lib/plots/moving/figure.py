@@ -16,7 +16,14 @@ from typing import Any
 
 from ..canvas import THEMES, Canvas
 from ..picture import Picture
-from .shapes import PLAIN, TEXTS, Shape, draw
+from .shapes import PLAIN, TEXTS, Still, draw, packed
+
+CONTROLS = 170
+"""A first guess of the height of controls and caption, so that the notebook jumps little."""
+
+Stills = tuple[Sequence[str], Callable[..., Still]]
+"""Names of controls, and a function from their values."""
+Captions = tuple[Sequence[str], Callable[..., str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +45,17 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """A line across the rows of a figure that the reader moves or plays; it reads the boxes that it crosses.
+    """A line across the lanes of a figure that the reader moves or plays; it reads the boxes that it crosses.
 
     Attributes:
         label: what goes from left to right.
-        rows: the name of each row, by the upper edge of its boxes.
-        steps: how many steps of an arrow key lead from left to right.
+        look: of what the cursor reads, where the notes are numbers; without it, the look of the box.
+        start: where it stands at first, as a part of the way.
     """
 
     label: str
-    rows: Mapping[float, str]
-    steps: int
-
-
-Stills = tuple[Sequence[str], Callable[..., Any]]
-"""Names of controls, and a function from their values."""
+    look: str = ""
+    start: float = 0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,19 +65,22 @@ class Moving:
     Attributes:
         title: what it shows.
         controls: by name.
-        layers: shapes, each layer with the controls that it depends on.
+        layers: parts of the stills, each with the controls that it depends on.
         caption: a sentence that says what to see, with the controls that it depends on.
         looks: attributes of the boxes, by name.
+        legend: what looks stand for.
         text: the same facts for those who cannot see it.
         height: in pixels.
         left, right: margins, in pixels.
+        cursor: if there is one.
     """
 
     title: str
     controls: Mapping[str, Control]
     layers: Sequence[Stills]
-    caption: Stills
+    caption: Captions
     looks: Mapping[str, Mapping[str, Any]]
+    legend: Mapping[str, str]
     text: str
     height: int
     left: int = 0
@@ -86,20 +92,29 @@ class Moving:
         """The figure at first, as a picture that does not move."""
         canvas, start = Canvas(), {name: [*one.values.values()][one.start] for name, one in self.controls.items()}
         for names, function in self.layers:
-            draw(canvas, function(*(start[name] for name in names)), PLAIN | self.looks, self.left, self.right)
+            draw(canvas, function(*(start[name] for name in names)), PLAIN | {**self.looks}, self.left, self.right)
         canvas.y = self.height
-        names, function = self.caption
-        return canvas.picture(function(*(start[name] for name in names)), self.text)
+        canvas.legend((name, self.looks[look]["fill"]) for look, name in self.legend.items())
+        names, caption = self.caption
+        return canvas.picture(caption(*(start[name] for name in names)), self.text)
 
     @cached_property
     def page(self) -> str:
         """The figure as a page that needs nothing else."""
         static = files(__package__) / "static"
         page, style, script = (static.joinpath(f"moving.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
-        colours = ";".join(f"--{name}:light-dark({THEMES['light'][name]},{THEMES['dark'][name]})" for name in THEMES["light"])
-        data = json.dumps(self._data(), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-        marks = {"TITLE": escape(self.title), "STILL": self.still.svg, "CAPTION": escape(self.still.caption)}
-        marks |= {"/*STYLE*/": f":root{{{colours}}}\n{style}", "/*DATA*/": data, "/*SCRIPT*/": script}
+        light, dark = THEMES.values()
+        colours = "".join(f"--{name}: light-dark({light[name]}, {dark[name]}); " for name in light)
+        names = ((self.looks[look]["fill"], escape(name)) for look, name in self.legend.items())
+        marks = {
+            "TITLE": escape(self.title),
+            "STILL": self.still.svg,
+            "LEGEND": "".join(f'<li><i style="background: {fill}"></i>{name}</li>' for fill, name in names),
+            "CAPTION": escape(self.still.caption),
+            "/*STYLE*/": f":root {{ {colours}}}\n{style}",
+            "/*DATA*/": json.dumps(self._data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
+            "/*SCRIPT*/": script,
+        }
         for mark, content in marks.items():
             page = page.replace(mark, content)
         return page
@@ -108,7 +123,7 @@ class Moving:
     def html(self) -> str:
         """The figure as part of a page: a frame, and its text to unfold."""
         page = self.page.replace("&", "&amp;").replace("'", "&#39;")
-        style = f"width: 100%; height: {self.height + 170}px; border: 0"
+        style = f"width: 100%; height: {self.height + CONTROLS}px; border: 0"
         return (
             "<style>.course-untrusted { display: none }</style>"
             f"<iframe title='{escape(self.title)}' style='{style}' srcdoc='{page}'></iframe>"
@@ -122,27 +137,25 @@ class Moving:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}
 
+    @property
     def _data(self) -> dict[str, Any]:
         """Return what `moving.js` reads."""
-        looks = {name: {key.replace("_", "-"): value for key, value in look.items()}
-                 for name, look in (TEXTS | PLAIN | dict(self.looks)).items()}
-        controls = [{"label": one.label, "values": [*one.values], "start": one.start, "slider": one.slider}
-                    for one in self.controls.values()]
-        cursor = self.cursor and {"label": self.cursor.label, "rows": [*self.cursor.rows.items()], "steps": self.cursor.steps}
+        looks = (TEXTS | PLAIN | {**self.looks}).items()
         return {
-            "controls": controls, "looks": looks, "cursor": cursor, "height": self.height,
-            "left": self.left, "right": self.right, "captions": self._by_setting(self.caption),
-            "layers": [self._by_setting(layer) for layer in self.layers],
-        }  # fmt: skip
+            "controls": [vars(one) | {"values": [*one.values]} for one in self.controls.values()],
+            "looks": {name: {key.replace("_", "-"): value for key, value in look.items()} for name, look in looks},
+            "cursor": self.cursor and vars(self.cursor),
+            "texts": [*TEXTS],
+            "height": self.height,
+            "left": self.left,
+            "right": self.right,
+            "captions": self._by_setting(*self.caption),
+            "layers": [self._by_setting(names, lambda *v, f=f: packed(f(*v))) for names, f in self.layers],
+        }
 
-    def _by_setting(self, stills: Stills) -> dict[str, Any]:
+    def _by_setting(self, names: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
         """Return the numbers of some controls, and what there is for each setting of these."""
-        names, function = stills
-        values = [enumerate(self.controls[name].values.values()) for name in names]
-        found = {}
-        for setting in product(*values):
-            made = function(*(value for _, value in setting))
-            found[",".join(str(number) for number, _ in setting)] = (
-                made if isinstance(made, str) else [Shape.row(shape) for shape in made]
-            )
-        return {"by": [[*self.controls].index(name) for name in names], "of": found}
+        settings = product(*(enumerate(self.controls[name].values.values()) for name in names))
+        numbers_and_values = (zip(*setting, strict=True) if setting else ((), ()) for setting in settings)
+        of = {",".join(map(str, numbers)): function(*values) for numbers, values in numbers_and_values}
+        return {"by": [[*self.controls].index(name) for name in names], "of": of}

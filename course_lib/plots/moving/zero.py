@@ -5,13 +5,13 @@ from functools import cache
 from ...planner import hardware, plan
 from ..canvas import CATEGORIES
 from .figure import Control, Moving
-from .shapes import Shape, filled, legend, text
+from .shapes import Shape, Still, filled, text
 
 PARAMS, DEVICE = 7.5e9, "h100"
 STATES = {"parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state"}
 SHARDED = ("nothing", "the optimizer state", "gradients too", "parameters too")
 NAMES = ("data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-TOP, ROW, BAR = 140, 62, 26
+TOP, ROW, BAR = 116, 62, 26
 
 
 def move_zero(stage: int = 0) -> Moving:
@@ -35,12 +35,15 @@ def move_zero(stage: int = 0) -> Moving:
     most = total(0, 1)
     limit = device / most
 
-    def frame(chosen: int) -> list[Shape]:
+    def frame(chosen: int) -> Still:
         lit = TOP + chosen * ROW
-        return [Shape("lit", -0.02, lit - 25, 1.04, ROW - 4, "shade"), Shape("edge", -0.02, lit - 25, 0.006, ROW - 4, "line")]
+        return [
+            Shape("lit", -0.02, lit - 25, 1.04, ROW - 4, "shade"),
+            Shape("edge", -0.02, lit - 25, 0.006, ROW - 4, "line"),
+        ]
 
-    def bars(gpus: int) -> list[Shape]:
-        shapes = legend(STATES, 96, 0.29)
+    def bars(gpus: int) -> Still:
+        shapes = []
         for each in range(4):
             y, x = TOP + each * ROW, 0.0
             shapes.append(text(f"stage {each}", 0, y - 7, "title", f"stage {each} · shards {SHARDED[each]}"))
@@ -52,7 +55,7 @@ def move_zero(stage: int = 0) -> Moving:
         shapes.append(text("limit", limit, TOP + 4 * ROW - 8, "note", f"an H100 has {device / 1e9:.0f} GB", "middle"))
         return shapes
 
-    def number(chosen: int, gpus: int) -> list[Shape]:
+    def number(chosen: int, gpus: int) -> Still:
         on = f"on each of {gpus:,} GPUs" if gpus > 1 else "on one GPU"
         big = gigabytes(total(chosen, gpus))
         return [text("big", 0, 40, "big", big), text("on", 0, 66, "word", on)]
@@ -79,6 +82,7 @@ def move_zero(stage: int = 0) -> Moving:
         layers=[(["stage"], frame), (["gpus"], bars), (["stage", "gpus"], number)],
         caption=(["stage", "gpus"], caption),
         looks=filled({state: CATEGORIES[state] for state in STATES}),
+        legend=STATES,
         text="\n".join(lines),
         height=TOP + 4 * ROW,
     )

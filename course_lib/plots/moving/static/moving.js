@@ -1,7 +1,6 @@
 "use strict";
 // Shows the still that the controls choose, and moves the shapes that it shares with the still before. All stills, with
-// their places and numbers, come from Python: a shape is [key, x, y, w, h, look, label, note, start, stop, anchor], with
-// x and w as parts of the width between the margins; see shapes.py.
+// their places and numbers, come from Python; shapes.py says what a shape, a box and a lane are.
 const figure = JSON.parse(document.getElementById("data").textContent);
 const svg = document.querySelector("#figure svg"), form = document.getElementById("controls");
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -50,9 +49,25 @@ function at({by, of}) {
   return of[by.map(number => chosen[number]).join()];
 }
 
+function shape([key, x, y, w, h, look, label = "", anchor = "start", start = 1, stop = 1], note = "") {
+  return [key, {x, y, w, h, look, label, anchor, start, stop, note, shown: 1}];
+}
+
+function lane([key, name, y, h, boxes]) {
+  let x = 0;
+  return [shape([key, -1, y + h / 2 + 4, 0, 0, "word", name]), ...boxes.map(([box, until, look, label, note, start, stop]) => {
+    const left = x;
+    x = until;
+    return shape([`${key} ${box}`, left, y, until - left, h, look, label, "middle", start, stop], note);
+  })];
+}
+
+function isLane(row) {
+  return Array.isArray(row[4]);
+}
+
 function still() {
-  return new Map(figure.layers.flatMap(at).map(([key, x, y, w, h, look, label = "", note = "", start = 1, stop = 1, anchor = "start"]) =>
-    [key, {x, y, w, h, look, label, note, start, stop, anchor, shown: 1}]));
+  return new Map(figure.layers.flatMap(at).flatMap(row => isLane(row) ? lane(row) : [shape(row)]));
 }
 
 const drawn = new Map();  // by key: the elements of a shape
@@ -80,7 +95,7 @@ function mixed(before, after, part) {
 }
 
 function draw(key, shape) {
-  const look = figure.looks[shape.look];
+  const look = figure.looks[shape.look], isText = figure.texts.includes(shape.look);
   if (!drawn.has(key)) {
     const parts = [make("svg:path"), make("svg:text")];
     drawn.set(key, [make("svg:g", {}, ...parts), ...parts]);
@@ -88,14 +103,14 @@ function draw(key, shape) {
   }
   const [group, path, text] = drawn.get(key);
   if (group.look !== shape.look) {
-    const {ink = "var(--ink)", ...box} = look, target = "font-size" in look ? text : path;
+    const {ink = "var(--ink)", ...box} = look, target = isText ? text : path;
     for (const [name, value] of Object.entries(target === text ? look : box)) target.setAttribute(name, value);
     if (target === path) text.setAttribute("fill", ink);
     group.look = shape.look;
   }
   group.setAttribute("opacity", shape.shown);
-  if ("font-size" in look) {
-    const x = shape.x < 0 ? 0 : shape.x > 1 ? width - figure.right + 8 : across(shape.x);
+  if (isText) {
+    const x = shape.x < 0 ? 0 : shape.x > 1 ? width : across(shape.x);
     place(text, x, shape.y, shape.anchor, shape.label);
     return;
   }
@@ -140,33 +155,34 @@ function show() {
 // -- the cursor -------------------------------------------------------------------------------------------------------
 
 const drawing = make("svg:g"), reading = make("svg:g");
-const time = make("input", {type: "range", min: 0, max: figure.cursor?.steps, value: 0, "aria-label": figure.cursor?.label});
+const time = make("input", {type: "range", min: 0, max: 1, step: 0.01});
 const play = make("button", {type: "button", "aria-label": "Play"});
-let position = 0, playing = 0;
+let position = figure.cursor?.start, playing = 0;
 
-// The boxes with a note that the cursor crosses, by the upper edge of their row.
+// The lanes, and of each the box that the cursor crosses.
 function crossed() {
-  const found = new Map();
-  for (const shape of to.values())
-    if (shape.note && shape.x <= position + 1e-6 && position <= shape.x + shape.w + 1e-6) found.set(shape.y, shape);
-  return found;
+  return figure.layers.flatMap(at).filter(isLane).map(row => {
+    const boxes = lane(row).slice(1).map(([, box]) => box);
+    return [row[1], boxes.findLast(box => box.x <= position && position <= box.x + box.w + 1e-3)];
+  }).filter(([, box]) => box);
 }
 
 function read() {
   if (!figure.cursor) return;
-  const x = across(position), gutter = width - figure.right + 8, room = figure.right - 8, notes = [];
+  const x = across(position), gutter = width - figure.right + 8, room = figure.right - 8, lanes = crossed();
+  const most = Math.max(...[...to.values()].map(shape => Number(shape.note) || 0));
   reading.replaceChildren(make("svg:path", {d: `M${x} 0V${figure.height}`, stroke: "var(--ink)", "stroke-width": 1.5}));
-  for (const [y, shape] of [...crossed()].sort(([a], [b]) => a - b)) {
-    const {x: left, w, h, start, stop, look, note} = shape, level = start + (stop - start) * Math.min(1, (position - left) / w);
-    const {ink, ...box} = figure.looks[look];
+  for (const [, box] of lanes) {
+    const {y, h, note} = box, part = Math.min(1, (position - box.x) / box.w);
+    const level = figure.cursor.look ? note / most : box.start + (box.stop - box.start) * part;
+    const {ink, ...look} = figure.looks[figure.cursor.look || box.look];
     reading.append(
       make("svg:rect", {x: gutter, y, width: room, height: h, fill: "var(--shade)"}),
-      make("svg:rect", {...box, x: gutter, y, width: room * level, height: h}),
+      make("svg:rect", {...look, x: gutter, y, width: room * level, height: h}),
       make("svg:text", {class: "read", x: gutter + room / 2, y: y + h / 2 + 4}, note));
-    notes.push(`${to.get(`row ${y}`)?.label ?? ""} ${note}`.trim());
   }
-  time.value = position * figure.cursor.steps;
-  time.setAttribute("aria-valuetext", notes.join(", "));
+  time.value = position;
+  time.setAttribute("aria-valuetext", lanes.map(([name, {note}]) => `${name} ${note}`).join(", "));
 }
 
 function moveTo(place) {
@@ -178,7 +194,7 @@ function pause() {
   cancelAnimationFrame(playing);
   clearTimeout(playing);
   playing = 0;
-  play.textContent = "▶";
+  play.textContent = "▶\ufe0e";
   play.setAttribute("aria-label", "Play");
 }
 
@@ -199,9 +215,9 @@ function sweep() {
 }
 
 function addCursor() {
-  form.append(make("label", {class: "slider"}, play, time));
+  form.append(make("div", {class: "slider"}, play, make("label", {class: "slider"}, figure.cursor.label, time)));
   play.onclick = () => playing ? pause() : sweep();
-  time.oninput = () => (pause(), moveTo(time.value / figure.cursor.steps));
+  time.oninput = () => (pause(), moveTo(Number(time.value)));
   svg.parentElement.classList.add("cursor");
   svg.onpointermove = svg.onpointerdown = event => {
     if (playing && event.type === "pointermove") return;
