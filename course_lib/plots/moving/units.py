@@ -34,9 +34,9 @@ def move_units(units: Iterable[tuple[str, int]], world_size: int) -> Moving:
         end, still = ends[ahead] / longest, []
         for number, name in enumerate(names):
             theirs = [use for use in uses[ahead] if use.unit == number]
-            boxes = _breaths(theirs, ends[ahead], 1 / world_size)
-            scaled = [box._replace(key=f"{place}", until=box.until / longest) for place, box in enumerate(boxes)]
-            still.append(Lane(f"unit {number}", name, TOP + number * ROW, BAR, scaled))
+            boxes = [box._replace(until=box.until / longest) for box in _breaths(theirs, ends[ahead], 1 / world_size)]
+            drawn = [box for before, box in pairwise([Box("", 0, "", "", ""), *boxes]) if box.until > before.until]
+            still.append(Lane(f"unit {number}", name, TOP + number * ROW, BAR, drawn))
         levels = [(until / longest, nbytes) for until, nbytes in held[ahead]]
         sums = [Box(f"{at}", until, "held", "", size(nbytes), nbytes / whole, nbytes / whole)
                 for at, (until, nbytes) in enumerate(levels)]  # fmt: skip
@@ -80,12 +80,12 @@ def move_units(units: Iterable[tuple[str, int]], world_size: int) -> Moving:
 def _breaths(uses: Sequence[Use], end: float, shard: float) -> Iterator[Box]:
     """Yield boxes: the shard between uses, a slope while the other shards arrive, and all of it while it computes."""
     for use in uses:
-        yield Box("", use.asked, "shard", "", "shard", shard, shard)
-        yield Box("", use.gather.start, "shard", "", "asked for", shard, shard)
-        yield Box("", use.gather.end, "gather", "", "arrives", shard, 1)
-        yield Box("", use.compute.start, "shard", "", "whole")
-        yield Box("", use.compute.end, use.when, use.when, use.when)
-    yield Box("", end, "shard", "", "shard", shard, shard)
+        yield Box(f"{use.when} 0", use.asked, "shard", "", "shard", shard, shard)
+        yield Box(f"{use.when} 1", use.gather.start, "shard", "", "asked for", shard, shard)
+        yield Box(f"{use.when} 2", use.gather.end, "gather", "", "arrives", shard, 1)
+        yield Box(f"{use.when} 3", use.compute.start, "shard", "", "whole")
+        yield Box(f"{use.when} 4", use.compute.end, use.when, use.when, use.when)
+    yield Box("end", end, "shard", "", "shard", shard, shard)
 
 
 def held_bytes(numels: Sequence[int], uses: Sequence[Use], world_size: int) -> list[tuple[float, int]]:
