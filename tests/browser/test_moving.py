@@ -9,12 +9,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from course_lib.parallel import one_forward_one_backward
 from course_lib.plots import move_cuts, move_schedules, move_sequence, move_units, move_zero
-from course_lib.plots.canvas import THEMES
 from course_lib.plots.moving import Moving
 from tests.browser.jupyterlab import READY_MS, JupyterLab, choose_theme, errors, open_notebook, run_all, wait_until_idle
 from tests.browser.test_learning import axe_finds
-from tests.browser.test_report import PAPER, WIDTHS
 from tests.browser.test_replay import saved
+from tests.browser.test_report import PAPER, WIDTHS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -193,4 +192,4 @@ def test_a_notebook_that_is_not_trusted_shows_the_still(
 
     expect(page.get_by_role("img", name=figure.still.caption)).to_be_visible(timeout=READY_MS)
     page.get_by_text("The figure as text").click()
-    expect(page.get_by_text("64 GPUs: stage 0 120 GB")).to_be_visible()
+    expect(page.get_by_text("ZeRO stage: 0, GPUs: 64. Stage 0 (data parallel)")).to_be_visible()

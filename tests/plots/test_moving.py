@@ -64,7 +64,7 @@ def still(figure, chosen):
 def test_a_figure_shows_itself_and_says_the_same_as_text(figure) -> None:
     shown = figure._repr_mimebundle_()
     assert set(shown) == {"text/html", "text/plain"}
-    assert shown["text/plain"] == repr(figure) == f"{figure.still.caption}\n\n{figure.text}"
+    assert shown["text/plain"] == repr(figure) == f"{figure.still.caption}\n\n{figure.still.text}"
     assert image(shown["text/html"]) == (figure.still.caption, figure.still.svg)  # for a notebook that is not trusted
     assert figure.still.svg in figure.page  # for a page without scripts
     assert figure.still.caption in unescape(figure.page)
@@ -205,7 +205,7 @@ def test_cut_matrices_need_the_collectives_that_are_drawn(first: str, second: st
 def test_gelu_of_a_sum_is_not_the_sum_of_gelus() -> None:
     for x in (2.0, -1.0, 1.0):
         assert cuts.gelu(x) == pytest.approx(nn.functional.gelu(torch.tensor(x)).item(), abs=1e-6)
-    assert "GELU(2) + GELU(−1) = 1.80" in move_cuts().text and cuts.gelu(2) + cuts.gelu(-1) > 2 * cuts.gelu(1)
+    assert "GELU(2) + GELU(−1) = 1.80" in move_cuts().still.text and cuts.gelu(2) + cuts.gelu(-1) > 2 * cuts.gelu(1)
 
 
 def test_sequence_parallel_cuts_what_was_copied() -> None:

@@ -23,18 +23,13 @@ PALE = {f"{name} pale": {"fill": fill, "fill_opacity": 0.3} for name, fill in LO
 
 def move_cuts() -> Moving:
     """Return an MLP on two ranks: a choice for each of its matrices, and the collectives that become necessary."""
-    cuts = {OUTPUT: OUTPUT, INPUT: INPUT}
     return Moving(
         title="Two matrices on two ranks: what a cut makes necessary",
-        controls={
-            "first": Control(label="Cut W₁ by", values=cuts),
-            "second": Control(label="Cut W₂ by", values=cuts, start=1),
-        },
+        controls={"first": Control("Cut W₁ by", (OUTPUT, INPUT)), "second": Control("Cut W₂ by", (OUTPUT, INPUT), 1)},
         layers=[(["first", "second"], _matrices)],
         caption=(["first", "second"], _why),
         looks=filled(LOOKS) | PALE,
         legend={"rank 0": "rank 0", "rank 1": "rank 1", "meets": "ranks exchange"},
-        text="\n".join(f"W₁ by {a}, W₂ by {b}: {_why(a, b)}" for a in cuts for b in cuts),
         height=HEAD + 2 * (TALL + APART) + 44,
     )
 
@@ -116,12 +111,11 @@ REGIONS = ("norm", "attention", "norm ", "MLP")
 
 def move_sequence() -> Moving:
     """Return a transformer block on four ranks, and what sequence parallel changes in it."""
-    share = {False: 1.0, True: 1 / RANKS}
 
-    def block(on: bool) -> Still:
-        foot = HEAD + RANKS * (STRIP + 14)
+    def block(switch: str) -> Still:
+        on, foot = switch == "on", HEAD + RANKS * (STRIP + 14)
         still = [
-            text("big", 0, 40, "big", percent(share[on])),
+            text("big", 0, 40, "big", percent(1 / RANKS if on else 1)),
             text("on", 0, 64, "word", "of the activations between the pairs, on each rank"),
         ]
         for place, name in enumerate(REGIONS):
@@ -141,13 +135,13 @@ def move_sequence() -> Moving:
                 )
         return still
 
-    def caption(on: bool) -> str:
+    def caption(switch: str) -> str:
         gathered, reduced = PASSES["all_gather"] + PASSES["reduce_scatter"], PASSES["all_reduce"]
         ends = (
             f"An all-gather and a reduce-scatter send {gathered}\u00a0(N\u00a0−\u00a01)/N of the activations, "
             f"an all-reduce sends {reduced}\u00a0(N\u00a0−\u00a01)/N."
         )
-        if on:
+        if switch == "on":
             return f"Between the pairs each rank has its part of the sequence, so no rank keeps a copy. {ends}"
         return (
             f"Inside a pair each rank has its own features. Between the pairs all {RANKS} ranks have the same. {ends}"
@@ -155,12 +149,11 @@ def move_sequence() -> Moving:
 
     return Moving(
         title="A transformer block on four ranks, with and without sequence parallel",
-        controls={"on": Control(label="sequence parallel", values={"off": False, "on": True})},
-        layers=[(["on"], block)],
-        caption=(["on"], caption),
+        controls={"switch": Control("sequence parallel", ("off", "on"))},
+        layers=[(["switch"], block)],
+        caption=(["switch"], caption),
         looks=filled(LOOKS) | PALE,
         legend={name: name for name in LOOKS if name != "meets"} | {"meets": "ranks exchange"},
-        text="\n".join(f"sequence parallel {name}: {caption(on)}" for name, on in (("off", False), ("on", True))),
         height=HEAD + RANKS * (STRIP + 14) + 46,
     )
 

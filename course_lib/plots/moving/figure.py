@@ -6,13 +6,13 @@ scripts, show the first still.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.resources import files
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..canvas import THEMES, Canvas
 from ..picture import Picture
@@ -22,40 +22,21 @@ CONTROLS = 170
 """A first guess of the height of controls and caption, so that the notebook jumps little."""
 
 Stills = tuple[Sequence[str], Callable[..., Still]]
-"""Names of controls, and a function from their values."""
+"""Names of controls, and a function from their values to a part of the still."""
 Captions = tuple[Sequence[str], Callable[..., str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Control:
-    """A row of buttons, or a slider.
-
-    Attributes:
-        label: what it sets.
-        values: by what the reader reads, what the stills are computed from.
-        start: the number of the value at first.
-        slider: whether it is a slider.
-    """
+class Control(NamedTuple):
+    """Buttons, or with many values a slider: its label, its values, and the place of the value at first."""
 
     label: str
-    values: Mapping[str, Any]
+    values: Sequence[Any]
     start: int = 0
-    slider: bool = False
 
-
-@dataclass(frozen=True, kw_only=True)
-class Cursor:
-    """A line across the lanes of a figure that the reader moves or plays; it reads the boxes that it crosses.
-
-    Attributes:
-        label: what goes from left to right.
-        look: of what the cursor reads, where the notes are numbers; without it, the look of the box.
-        start: where it stands at first, as a part of the way.
-    """
-
-    label: str
-    look: str = ""
-    start: float = 0
+    @property
+    def names(self) -> list[str]:
+        """What the reader reads."""
+        return [value if isinstance(value, str) else f"{value:,}" for value in self.values]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -69,10 +50,9 @@ class Moving:
         caption: a sentence that says what to see, with the controls that it depends on.
         looks: attributes of the boxes, by name.
         legend: what looks stand for.
-        text: the same facts for those who cannot see it.
-        height: in pixels.
-        left, right: margins, in pixels.
-        cursor: if there is one.
+        height, left, right: of the figure and of its margins, in pixels.
+        cursor: if the reader can move a line over the lanes, which reads the boxes that it crosses: the look of what it
+            reads where notes are numbers, otherwise "", for the look of the box.
     """
 
     title: str
@@ -81,22 +61,21 @@ class Moving:
     caption: Captions
     looks: Mapping[str, Mapping[str, Any]]
     legend: Mapping[str, str]
-    text: str
     height: int
     left: int = 0
     right: int = 0
-    cursor: Cursor | None = None
+    cursor: str | None = None
 
     @cached_property
     def still(self) -> Picture:
         """The figure at first, as a picture that does not move."""
-        canvas, start = Canvas(), {name: [*one.values.values()][one.start] for name, one in self.controls.items()}
-        for names, function in self.layers:
-            draw(canvas, function(*(start[name] for name in names)), PLAIN | {**self.looks}, self.left, self.right)
+        canvas, start = Canvas(), {name: control.values[control.start] for name, control in self.controls.items()}
+        for names, part in self.layers:
+            draw(canvas, part(*map(start.get, names)), PLAIN | {**self.looks}, self.left, self.right)
         canvas.y = self.height
         canvas.legend((name, self.looks[look]["fill"]) for look, name in self.legend.items())
         names, caption = self.caption
-        return canvas.picture(caption(*(start[name] for name in names)), self.text)
+        return canvas.picture(caption(*map(start.get, names)), "\n".join(self._as_text()))
 
     @cached_property
     def page(self) -> str:
@@ -139,23 +118,27 @@ class Moving:
 
     @property
     def _data(self) -> dict[str, Any]:
-        """Return what `moving.js` reads."""
+        """What `moving.js` reads."""
         looks = (TEXTS | PLAIN | {**self.looks}).items()
         return {
-            "controls": [vars(one) | {"values": [*one.values]} for one in self.controls.values()],
+            "controls": [control._asdict() | {"values": control.names} for control in self.controls.values()],
             "looks": {name: {key.replace("_", "-"): value for key, value in look.items()} for name, look in looks},
-            "cursor": self.cursor and vars(self.cursor),
             "texts": [*TEXTS],
-            "height": self.height,
-            "left": self.left,
-            "right": self.right,
+            "layers": [self._by_setting(names, lambda *v, part=part: packed(part(*v))) for names, part in self.layers],
             "captions": self._by_setting(*self.caption),
-            "layers": [self._by_setting(names, lambda *v, f=f: packed(f(*v))) for names, f in self.layers],
-        }
+        } | {name: getattr(self, name) for name in ("height", "left", "right", "cursor")}
 
-    def _by_setting(self, names: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
+    def _by_setting(self, names: Sequence[str], make: Callable[..., Any]) -> dict[str, Any]:
         """Return the numbers of some controls, and what there is for each setting of these."""
-        settings = product(*(enumerate(self.controls[name].values.values()) for name in names))
-        numbers_and_values = (zip(*setting, strict=True) if setting else ((), ()) for setting in settings)
-        of = {",".join(map(str, numbers)): function(*values) for numbers, values in numbers_and_values}
+        numbers = product(*(range(len(self.controls[name].values)) for name in names))
+        values = product(*(self.controls[name].values for name in names))
+        of = {",".join(map(str, place)): make(*setting) for place, setting in zip(numbers, values, strict=True)}
         return {"by": [[*self.controls].index(name) for name in names], "of": of}
+
+    def _as_text(self) -> Iterator[str]:
+        """Yield a line for each setting: its values and its caption."""
+        names, caption = self.caption
+        chosen = [self.controls[name] for name in names]
+        named = product(*([f"{one.label}: {name}" for name in one.names] for one in chosen))
+        for setting, values in zip(named, product(*(one.values for one in chosen)), strict=True):
+            yield f"{', '.join(setting)}. {caption(*values)}"

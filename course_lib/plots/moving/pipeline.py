@@ -1,4 +1,4 @@
-"""The bubble: two schedules of a pipeline, one above the other, and the activations that each rank keeps."""
+"""The bubble: schedules of a pipeline, one above the other, and the activations that each rank keeps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -7,16 +7,17 @@ from typing import Any
 from ..canvas import CATEGORIES, COMPUTE, EARLIER, FORWARD, SHADE, UPDATE, percent
 from ..diagrams.pipeline import Box as Pass
 from ..diagrams.pipeline import placed
-from .figure import Control, Cursor, Moving
+from .figure import Control, Moving
 from .shapes import Box, Lane, Still, filled, text
 
 LOOKS = {"f0": FORWARD, "f1": EARLIER, "b0": COMPUTE, "b1": UPDATE, "kept": CATEGORIES["activations"]}
 LEGEND = {"f0": "forward", "b0": "backward", "idle": "idle", "kept": "activations kept, in micro-batches"}
-RANKS, MICRO_BATCHES, CHUNKS, BACKWARD = (2, 4, 8), (1, 2, 4, 8, 16), (1, 2), 2
-TOP, PANEL, TALLEST = 34, 192, 36
+TOP, PANEL, TALLEST, BACKWARD = 34, 192, 36, 2
 
 Schedule = Callable[..., Any]
 """From the rank, the numbers of ranks and of micro-batches, and perhaps `chunks`, to the schedule of the rank."""
+Rows = Sequence[Sequence[Pass]]
+"""The passes of each rank. The unit of time is a forward of all parts of a rank."""
 
 
 def move_schedules(schedules: Mapping[str, Schedule]) -> Moving:
@@ -30,69 +31,54 @@ def move_schedules(schedules: Mapping[str, Schedule]) -> Moving:
             take `chunks`, a rank has one part.
     """
 
+    def rows_of(name: str, ranks: int, micro_batches: int, chunks: int) -> Rows:
+        more = {"chunks": chunks} if chunks > 1 else {}
+        return placed([schedules[name](rank, ranks, micro_batches, **more) for rank in range(ranks)], BACKWARD)
+
     def panel(y: float, name: str) -> tuple[list[str], Callable[..., Still]]:
-        def shapes(*setting: int) -> Still:
+        def shapes(ranks: int, micro_batches: int, chunks: int = 1) -> Still:
+            title = text(name, -1, y - 9, "title", name)
             try:
-                rows, chunks = _rows(schedules[name], *setting), setting[2] if len(setting) > 2 else 1
+                rows = rows_of(name, ranks, micro_batches, chunks)
             except ValueError as refused:
-                return [text(name, -1, y - 9, "title", name), text(f"{name} refused", -1, y + 18, "word", f"{refused}")]
-            longest = (setting[1] + setting[0] - 1) * (1 + BACKWARD)
-            return [
-                text(name, -1, y - 9, "title", name),
-                text(f"{name} idle", 1, y - 9, "value", f"{percent(_idle(rows))} idle", "end"),
-                text(f"{name} most", 2, y - 9, "note", f"≤ {_most(rows) / chunks:g} kept", "end"),
-                *_lanes(name, y, rows, longest, chunks),
-            ]
+                return [title, text(f"{name} refused", -1, y + 18, "word", f"{refused}")]
+            idle = text(f"{name} idle", 1, y - 9, "value", f"{percent(_idle(rows))} idle", "end")
+            most = text(f"{name} most", 2, y - 9, "note", f"≤ {_most(rows) / chunks:g} kept", "end")
+            longest = (micro_batches + ranks - 1) * (1 + BACKWARD)  # without chunks
+            return [title, idle, most, *_lanes(name, y, rows, longest, chunks)]
 
-        return controls_of(name), shapes
-
-    def controls_of(name: str) -> list[str]:
-        return ["ranks", "micro_batches"] + ["chunks"] * ("chunks" in signature(schedules[name]).parameters)
+        return ["ranks", "micro_batches"] + ["chunks"] * takes_chunks[name], shapes
 
     def caption(ranks: int, micro_batches: int, chunks: int) -> str:
         found = []
-        for name, make in schedules.items():
-            taken = (ranks, micro_batches, chunks)[: len(controls_of(name))]
-            try:
-                rows = _rows(make, *taken)
-            except ValueError:
-                continue
-            most = _most(rows) / (chunks if len(taken) > 2 else 1)
-            found.append(f"{name}: idle {percent(_idle(rows))} of the time, a rank keeps up to {most:g}")
+        for name in schedules:
+            parts = chunks if takes_chunks[name] else 1
+            if parts == 1 or micro_batches % ranks == 0:
+                rows = rows_of(name, ranks, micro_batches, parts)
+                keeps = f"a rank keeps up to {_most(rows) / parts:g}"
+                found.append(f"{name}: idle {percent(_idle(rows))} of the time, {keeps}")
         return f"{ranks} ranks, {micro_batches} micro-batches. {'; '.join(found)}."
 
+    takes_chunks = {name: "chunks" in signature(make).parameters for name, make in schedules.items()}
     return Moving(
         title="The bubble of a pipeline, and the activations that its ranks keep",
         controls={
-            "ranks": Control(label="ranks", values={str(n): n for n in RANKS}, start=1, slider=True),
-            "micro_batches": Control(
-                label="micro-batches", values={str(n): n for n in MICRO_BATCHES}, start=3, slider=True
-            ),
-            "chunks": Control(label="parts of a rank", values={str(n): n for n in CHUNKS}),
+            "ranks": Control("ranks", (2, 4, 8), 1),
+            "micro_batches": Control("micro-batches", (1, 2, 4, 8, 16), 3),
+            "chunks": Control("parts of a rank", (1, 2)),
         },
         layers=[panel(TOP + number * PANEL, name) for number, name in enumerate(schedules)],
         caption=(["ranks", "micro_batches", "chunks"], caption),
         looks=filled(LOOKS) | {"idle": {"fill": SHADE}},
         legend=LEGEND,
-        text="\n".join(caption(*setting) for setting in _settings()),
         height=TOP + len(schedules) * PANEL - 34,
         left=50,
         right=64,
-        cursor=Cursor(label="time", look="kept", start=0.4),
+        cursor="kept",
     )
 
 
-def _settings() -> list[tuple[int, int, int]]:
-    return [(ranks, number, chunks) for chunks in CHUNKS for ranks in RANKS for number in MICRO_BATCHES]
-
-
-def _rows(make: Schedule, ranks: int, micro_batches: int, chunks: int = 1) -> list[list[Pass]]:
-    """Return each rank's passes. The unit of time is a forward of all parts of a rank."""
-    more = {"chunks": chunks} if chunks > 1 else {}
-    return placed([make(rank, ranks, micro_batches, **more) for rank in range(ranks)], BACKWARD)
-
-
-def _idle(rows: Sequence[Sequence[Pass]]) -> float:
+def _idle(rows: Rows) -> float:
     return 1 - sum(one.end - one.start for row in rows for one in row) / len(rows) / max(row[-1].end for row in rows)
 
 
@@ -106,22 +92,22 @@ def kept(row: Sequence[Pass]) -> list[int]:
     return found
 
 
-def _most(rows: Sequence[Sequence[Pass]]) -> int:
+def _most(rows: Rows) -> int:
     return max(max(kept(row)) for row in rows)
 
 
-def _lanes(name: str, y: float, rows: Sequence[Sequence[Pass]], longest: float, chunks: int) -> list[Lane]:
+def _lanes(name: str, y: float, rows: Rows, longest: float, chunks: int) -> list[Lane]:
     """Return a lane for each rank: its passes, and the time in which it is idle before each and after the last."""
     height, end, lanes = min(TALLEST, 148 / len(rows)), max(row[-1].end for row in rows), []
     for rank, row in enumerate(rows):
-        boxes, at, count = [], 0.0, 0
+        boxes, at, left = [], 0.0, 0
         for one, now in zip(row, kept(row), strict=True):
             key, look = f"{one.kind[0]}{one.part}.{one.micro_batch}", f"{one.kind[0]}{one.part // len(rows) % 2}"
             if one.start > at:
-                boxes.append(Box(f"-{key}", one.start / longest, "idle", "", f"{count / chunks:g}"))
+                boxes.append(Box(f"-{key}", one.start / longest, "idle", "", f"{left / chunks:g}"))
             boxes.append(Box(key, one.end / longest, look, str(one.micro_batch), f"{now / chunks:g}"))
-            at, count = one.end, now - (one.kind == "backward")
+            at, left = one.end, now - (one.kind == "backward")
         if end > at:
-            boxes.append(Box("-", end / longest, "idle", "", f"{count:g}"))
+            boxes.append(Box("-", end / longest, "idle", "", f"{left:g}"))
         lanes.append(Lane(f"{name} {rank}", f"rank {rank}", y + rank * height, height - 3, boxes))
     return lanes

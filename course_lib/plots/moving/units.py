@@ -6,7 +6,7 @@ from itertools import pairwise
 from ...planner import size
 from ..canvas import CATEGORIES, COMPUTE, FORWARD, MOVING, percent
 from ..diagrams.schedules import Use, schedule
-from .figure import Control, Cursor, Moving
+from .figure import Control, Moving
 from .shapes import Box, Lane, Shape, Still, filled, text
 
 LOOKS = {"shard": CATEGORIES["parameters"], "gather": MOVING, "forward": FORWARD, "backward": COMPUTE}
@@ -26,54 +26,48 @@ def move_units(units: Iterable[tuple[str, int]], world_size: int) -> Moving:
     """
     names, numels = zip(*units, strict=True)
     uses = {ahead: schedule(numels, ahead) for ahead in AHEAD}
-    ends = {ahead: each[-1].compute.end for ahead, each in uses.items()}
     held = {ahead: held_bytes(numels, each, world_size) for ahead, each in uses.items()}
-    whole, longest, foot = 4 * sum(numels), max(ends.values()), TOP + len(names) * ROW + 26
+    whole, longest, foot = 4 * sum(numels), uses[0][-1].compute.end, TOP + len(names) * ROW + 26
 
-    def lanes(ahead: int) -> Still:
-        end, still = ends[ahead] / longest, []
-        for number, name in enumerate(names):
-            theirs = [use for use in uses[ahead] if use.unit == number]
-            boxes = [box._replace(until=box.until / longest) for box in _breaths(theirs, ends[ahead], 1 / world_size)]
-            drawn = [box for before, box in pairwise([Box("", 0, "", "", ""), *boxes]) if box.until > before.until]
-            still.append(Lane(f"unit {number}", name, TOP + number * ROW, BAR, drawn))
-        levels = [(until / longest, nbytes) for until, nbytes in held[ahead]]
-        sums = [Box(f"{at}", until, "held", "", size(nbytes), nbytes / whole, nbytes / whole)
-                for at, (until, nbytes) in enumerate(levels)]  # fmt: skip
+    def step(ahead: int) -> Still:
+        end = uses[ahead][-1].compute.end
+        lanes = [
+            Lane(f"unit {number}", name, TOP + number * ROW, BAR, _scaled(boxes, longest))
+            for number, name in enumerate(names)
+            for boxes in [_breaths([use for use in uses[ahead] if use.unit == number], end, 1 / world_size)]
+        ]
+        levels = (
+            Box(f"{number}", until, "held", "", size(nbytes), nbytes / whole, nbytes / whole)
+            for number, (until, nbytes) in enumerate(held[ahead])
+        )
         return [
-            *still,
-            Lane("sum", "held", foot, SUM, sums),
-            Shape("whole", 0, foot, end, SUM, "ghost"),
+            *lanes,
+            Lane("sum", "held", foot, SUM, _scaled(levels, longest)),
+            Shape("whole", 0, foot, end / longest, SUM, "ghost"),
             text("name of whole", 0.006, foot - 6, "note", f"all parameters: {size(whole)}"),
-            Shape("end", end - 0.002, TOP - 8, 0.002, foot + SUM - TOP + 8, "line"),
-            text("name of end", end, 11, "note", "the step ends", "end"),
+            Shape("end", end / longest - 0.002, TOP - 8, 0.002, foot + SUM - TOP + 8, "line"),
+            text("name of end", end / longest, 11, "note", "the step ends", "end"),
         ]
 
     def caption(ahead: int) -> str:
-        computes = sum(use.compute.end - use.compute.start for use in uses[ahead])
+        waits = 1 - sum(use.compute.end - use.compute.start for use in uses[ahead]) / uses[ahead][-1].compute.end
         most = max(nbytes for _, nbytes in held[ahead])
         return (
-            f"With prefetch={ahead}, computing waits {percent(1 - computes / ends[ahead])} of the time. At its peak a rank "
-            f"holds {size(most)}, its shards and what is gathered; all parameters together take {size(whole)}."
+            f"With prefetch={ahead}, computing waits {percent(waits)} of the time. At its peak a rank holds "
+            f"{size(most)}, its shards and what is gathered; all parameters together take {size(whole)}."
         )
 
-    lines = (
-        f"prefetch={ahead}, {names[use.unit]}, {use.when}: gather {use.gather}, computes {use.compute}, then freed"
-        for ahead in AHEAD
-        for use in uses[ahead]
-    )
     return Moving(
         title="ZeRO-3: each unit is gathered, used and freed",
-        controls={"ahead": Control(label="prefetch", values={str(ahead): ahead for ahead in AHEAD})},
-        layers=[(["ahead"], lanes)],
+        controls={"ahead": Control("prefetch", AHEAD)},
+        layers=[(["ahead"], step)],
         caption=(["ahead"], caption),
         looks=filled(LOOKS) | {"held": {"fill": CATEGORIES["parameters"]}},
         legend=LEGEND,
-        text="\n".join([*map(caption, AHEAD), *lines]),
         height=foot + SUM + 4,
         left=78,
         right=80,
-        cursor=Cursor(label="time", start=0.3),
+        cursor="",
     )
 
 
@@ -86,6 +80,12 @@ def _breaths(uses: Sequence[Use], end: float, shard: float) -> Iterator[Box]:
         yield Box(f"{use.when} 3", use.compute.start, "shard", "", "whole")
         yield Box(f"{use.when} 4", use.compute.end, use.when, use.when, use.when)
     yield Box("end", end, "shard", "", "shard", shard, shard)
+
+
+def _scaled(boxes: Iterable[Box], longest: float) -> list[Box]:
+    """Return the boxes that are not empty, with the longest step as the unit of time."""
+    pairs = pairwise([Box("", 0, "", "", ""), *boxes])
+    return [box._replace(until=box.until / longest) for before, box in pairs if box.until > before.until]
 
 
 def held_bytes(numels: Sequence[int], uses: Sequence[Use], world_size: int) -> list[tuple[float, int]]:

@@ -4,7 +4,7 @@
 const figure = JSON.parse(document.getElementById("data").textContent);
 const svg = document.querySelector("#figure svg"), form = document.getElementById("controls");
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const MOVE_MS = 450, SWEEP_MS = 9000, PAUSE_MS = 700;
+const MOST_BUTTONS = 4, MOVE_MS = 450, SWEEP_MS = 9000, PAUSE_MS = 700;
 
 function make(tag, attributes = {}, ...children) {
   const element = tag.startsWith("svg:") ? document.createElementNS(svg.namespaceURI, tag.slice(4)) : document.createElement(tag);
@@ -157,7 +157,7 @@ function show() {
 const drawing = make("svg:g"), reading = make("svg:g");
 const time = make("input", {type: "range", min: 0, max: 1, step: 0.01});
 const play = make("button", {type: "button", "aria-label": "Play"});
-let position = figure.cursor?.start, playing = 0;
+let position = 0.35, playing = 0;
 
 // The lanes, and of each the box that the cursor crosses.
 function crossed() {
@@ -168,14 +168,14 @@ function crossed() {
 }
 
 function read() {
-  if (!figure.cursor) return;
+  if (figure.cursor === null) return;
   const x = across(position), gutter = width - figure.right + 8, room = figure.right - 8, lanes = crossed();
   const most = Math.max(...[...to.values()].map(shape => Number(shape.note) || 0));
   reading.replaceChildren(make("svg:path", {d: `M${x} 0V${figure.height}`, stroke: "var(--ink)", "stroke-width": 1.5}));
   for (const [, box] of lanes) {
     const {y, h, note} = box, part = Math.min(1, (position - box.x) / box.w);
-    const level = figure.cursor.look ? note / most : box.start + (box.stop - box.start) * part;
-    const {ink, ...look} = figure.looks[figure.cursor.look || box.look];
+    const level = figure.cursor ? note / most : box.start + (box.stop - box.start) * part;
+    const {ink, ...look} = figure.looks[figure.cursor || box.look];
     reading.append(
       make("svg:rect", {x: gutter, y, width: room, height: h, fill: "var(--shade)"}),
       make("svg:rect", {...look, x: gutter, y, width: room * level, height: h}),
@@ -215,7 +215,7 @@ function sweep() {
 }
 
 function addCursor() {
-  form.append(make("div", {class: "slider"}, play, make("label", {class: "slider"}, figure.cursor.label, time)));
+  form.append(make("div", {class: "slider"}, play, make("label", {class: "slider"}, "time", time)));
   play.onclick = () => playing ? pause() : sweep();
   time.oninput = () => (pause(), moveTo(Number(time.value)));
   svg.parentElement.classList.add("cursor");
@@ -251,8 +251,8 @@ function fit() {
   } catch { /* the same */ }
 }
 
-form.append(...figure.controls.map((control, number) => (control.slider ? slider : buttons)(control, number)));
-if (figure.cursor) addCursor();
+form.append(...figure.controls.map((control, number) => (control.values.length > MOST_BUTTONS ? slider : buttons)(control, number)));
+if (figure.cursor !== null) addCursor();
 svg.replaceChildren(drawing, reading);
 for (const name of ["width", "height"]) svg.removeAttribute(name);
 svg.setAttribute("aria-hidden", "true");
