@@ -96,7 +96,7 @@ def test_a_cursor_reads_the_boxes_under_mouse_and_keyboard(opened) -> None:
     time.press("End")
     expect(time).to_have_attribute("aria-valuetext", "rank 0 1, rank 1 0, rank 2 0, rank 3 0")
     time.press("PageDown")
-    page.get_by_text("2", exact=True).first.click()
+    page.get_by_role("group", name="parts of a rank").get_by_text("2").click()
     expect(page.locator("#caption")).to_contain_text("4 ranks, 8 micro-batches. 1F1B: idle 16 % of the time")
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import World, mark, plan, zero
+from course_lib import TinyGPT, World, mark, parallel, plan, zero
 from course_lib.parallel import one_forward_one_backward
 from course_lib.plots import move_cuts, move_schedules, move_sequence, move_units, move_zero
 from course_lib.plots.canvas import CATEGORIES, MEMBERS
@@ -54,7 +54,9 @@ def settings(figure):
 
 def still(figure, chosen):
     """The shapes and lanes of a still, by their keys."""
-    layers = (layer["of"][",".join(str(chosen[number]) for number in layer["by"])] for layer in data(figure)["layers"])
+    layers = (
+        layer["of"][",".join(str(int(chosen[number])) for number in layer["by"])] for layer in data(figure)["layers"]
+    )
     rows = [row for layer in layers for row in layer]
     found = {row[0]: row for row in rows}
     assert len(found) == len(rows)  # a key stands once
@@ -212,8 +214,21 @@ def test_sequence_parallel_cuts_what_was_copied() -> None:
     off, on = (still(move_sequence(), (number,)) for number in (0, 1))
     assert (off["big"][6], on["big"][6]) == ("100 %", "25 %")
     assert on["0 3"][4] == off["0 3"][4] / 4 and on["1 3"] == off["1 3"]  # the norm's part, and attention's
-    named = [[row[6] for key, row in sorted(found.items()) if key.endswith("collective")] for found in (off, on)]
-    assert named == [["all-reduce"] * 2, ["all-gather", "reduce-scatter"] * 2]
+
+
+def forward_of_a_block(sequence_parallel):
+    block = parallel.TensorParallelBlock(TinyGPT().blocks[0], None, sequence_parallel)
+    with torch.no_grad():
+        block(torch.randn(1, 2 if sequence_parallel else 8, 64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["off", "on"])
+def test_a_block_calls_the_collectives_that_are_drawn(switch: str) -> None:
+    run = World(4).run(forward_of_a_block, switch == "on")
+    found = still(move_sequence(), (switch == "on",))
+    drawn = [row[6].replace("-", "_") for key, row in sorted(found.items()) if key.endswith("collective")]
+    assert [call.op for call in run.comm[0].calls] == drawn
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4, 8])

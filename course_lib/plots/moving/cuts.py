@@ -83,14 +83,12 @@ def _why(first: str, second: str) -> str:
 def _matrices(first: str, second: str) -> Still:
     foot, still = HEAD + 2 * (TALL + APART), [text("on", 0, 64, "word", "sent by each rank in forward")]
     still.append(text("big", 0, 40, "big", f"{sent_bytes(first, second):,} bytes"))
-    cut = {"W₁": first, "W₂": second}
     for name, (width, height) in BOXES.items():
-        word, needs = words(first, second).get(name, ""), {"x": first, "GELU": second}.get(name)
-        how = {"Partial": "summand", "Shard": "columns", "Replicate": "part" if needs == INPUT else "whole"}.get(word)
-        how = how or ("columns" if cut[name] == OUTPUT else "rows")
+        word = words(first, second).get(name, "")
         for rank in range(2):
             y = HEAD + rank * (TALL + APART) + (TALL - height) / 2
-            still += _held(f"{name} {rank}", rank, 2, Shape("", LEFT[name], y, width, height, "ghost"), how)
+            frame = Shape("", LEFT[name], y, width, height, "ghost")
+            still += _held(f"{name} {rank}", rank, 2, frame, _how(name, word, first, second))
         middle, after = LEFT[name] + width / 2, LEFT[name] + width + GAP / 2
         place, anchor = {"x": (0.0, "start"), "y": (1.0, "end")}.get(name, (middle, "middle"))
         still += [
@@ -105,8 +103,17 @@ def _matrices(first: str, second: str) -> Still:
     return still
 
 
+def _how(name: str, word: str, first: str, second: str) -> str:
+    """Return which part of a tensor a rank has and uses."""
+    if not word:
+        return "columns" if {"W₁": first, "W₂": second}[name] == OUTPUT else "rows"
+    if word == "Replicate":  # the next matrix may need only some of its columns
+        return "part" if {"x": first, "GELU": second}[name] == INPUT else "whole"
+    return {"Partial": "summand", "Shard": "columns"}[word]
+
+
 RANKS, STRIP = 4, 30
-REGIONS = ("norm", "attention", "norm ", "MLP")
+REGIONS = ("norm", "attention", "norm", "MLP")
 
 
 def move_sequence() -> Moving:
@@ -125,14 +132,12 @@ def move_sequence() -> Moving:
                 frame = Shape("", left, HEAD + rank * (STRIP + 14), 0.15, STRIP, "ghost")
                 still += _held(f"{place} {rank}", rank, RANKS, frame, how)
             what = {"columns": "by features", "rows": "by tokens", "whole": "Replicate"}[how]
-            still.append(text(f"{place} name", left + 0.075, HEAD - 12, "title", name.strip(), "middle"))
+            still.append(text(f"{place} name", left + 0.075, HEAD - 12, "title", name, "middle"))
             still.append(text(f"{place} word", left + 0.075, foot + 2, "note", what, "middle"))
             if on or pair:
                 op = ("reduce-scatter" if on else "all-reduce") if pair else "all-gather"
-                x = left + 0.205
-                still += _meeting(
-                    f"{place}", x, 0.014, foot - 12, op, foot + 22 + 18 * (1 - pair), 1.0 if place == 3 else x
-                )
+                x, line = left + 0.205, foot + 22 + 18 * (1 - pair)
+                still += _meeting(f"{place}", x, 0.014, foot - 12, op, line, 1.0 if place == 3 else x)
         return still
 
     def caption(switch: str) -> str:
@@ -168,7 +173,7 @@ def _held(key: str, rank: int, ranks: int, frame: Shape, how: str) -> list[Shape
         "summand": [whole._replace(look=pale)],
         "columns": [columns],
         "rows": [whole._replace(y=y + h * rank / ranks, h=h / ranks)],
-        "part": [whole._replace(key=f"{key} pale", look=pale), columns],  # it has all, and uses a part
+        "part": [whole._replace(key=f"{key} pale", look=pale), columns],
     }
     return [frame._replace(key=f"{key} frame"), *inside[how]]
 

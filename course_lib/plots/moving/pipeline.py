@@ -73,7 +73,7 @@ def move_schedules(schedules: Mapping[str, Schedule]) -> Moving:
         legend=LEGEND,
         height=TOP + len(schedules) * PANEL - 34,
         left=50,
-        right=64,
+        right=74,
         cursor="kept",
     )
 

@@ -192,10 +192,13 @@ function moveTo(place) {
 
 function pause() {
   cancelAnimationFrame(playing);
-  clearTimeout(playing);
   playing = 0;
   play.textContent = "▶\ufe0e";
   play.setAttribute("aria-label", "Play");
+}
+
+function nextEdge() {
+  return Math.min(1, ...[...to.values()].filter(({note, x}) => note && x > position + 1e-3).map(({x}) => x + 1e-4));
 }
 
 // Sweep over the figure. With less motion, jump from one edge of a box to the next.
@@ -205,11 +208,13 @@ function sweep() {
   play.setAttribute("aria-label", "Pause");
   let last = document.timeline.currentTime;
   const on = time => {
-    if (calm.matches) moveTo(Math.min(1, ...[...to.values()].filter(shape => shape.note && shape.x > position + 1e-3).map(shape => shape.x + 1e-4)));
-    else moveTo(position + (time - last) / SWEEP_MS);
-    last = time;
-    if (position >= 1) pause();
-    else playing = calm.matches ? setTimeout(on, PAUSE_MS) : requestAnimationFrame(on);
+    const past = time - last;
+    if (!calm.matches || past > PAUSE_MS) {
+      moveTo(calm.matches ? nextEdge() : position + past / SWEEP_MS);
+      last = time;
+    }
+    if (position < 1) playing = requestAnimationFrame(on);
+    else pause();
   };
   playing = requestAnimationFrame(on);
 }
@@ -238,8 +243,8 @@ function theme() {
 }
 
 function fit() {
-  if (svg.clientWidth !== width) {
-    width = svg.clientWidth;
+  if (svg.parentElement.clientWidth !== width) {
+    width = svg.parentElement.clientWidth;
     svg.setAttribute("viewBox", `0 0 ${width} ${figure.height}`);
     now.clear();
     drawn.clear();
