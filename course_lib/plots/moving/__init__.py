@@ -2,7 +2,7 @@
 
     shapes    the shapes of a still, and how a still is drawn
     figure    `Moving`: the stills by the settings of controls, as a page with the script and the style of `static`
-    zero, units, cuts, regions, pipeline    the figures
+    zero, units, cuts, pipeline    the figures
 
 Python draws every still, so that a formula stands once. The script only moves the shapes that two stills share.
 """
