@@ -141,7 +141,7 @@ exercise.edit("expert-at-home", {"expert(arrived)": "arrived", PUT_BACK: "expert
 
 exercise.edit("idle-expert-leaves", {"back = parallel": "if not len(arrived):\n    return tokens\nback = parallel"}, """
     A rank whose expert got no tokens returns early. The others wait for it, because an all-to-all needs every rank.
-    Next: let every rank make every call, also with no rows.
+    Next: let every rank make every call, even with no rows.
     """)
 
 exercise.edit("everything-to-everyone", {

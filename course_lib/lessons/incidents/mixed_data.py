@@ -51,8 +51,8 @@ exercise = Exercise("incidents.mixed_data", title="Incident: the new data", draw
     },
     inputs_matter=False, case_count=3, task="""
     A model for images and text stops as soon as one rank has a batch without images:
-    [transformers, issue 37186](https://github.com/huggingface/transformers/issues/37186), rebuilt. Repair the program,
-    so that what its docstring says is true.
+    [transformers, issue 37186](https://github.com/huggingface/transformers/issues/37186), rebuilt. Repair the program
+    until its docstring is true.
     """, hints="""
     Which collectives does FSDP make for one batch with images, forward and backward? And for one without?
 

@@ -38,8 +38,8 @@ exercise = Exercise("incidents.out_of_memory", title="Incident: out of memory, b
     },
     inputs_matter=False, case_count=3, task="""
     A rank that ran out of memory caught the error and went on, and the job hung much later. That is fairseq's
-    [pull request 3989](https://github.com/facebookresearch/fairseq/pull/3989), rebuilt. Repair the program, so that
-    what its docstring says is true.
+    [pull request 3989](https://github.com/facebookresearch/fairseq/pull/3989), rebuilt. Repair the program until its
+    docstring is true.
     """, hints="""
     Count the all-reduces of each rank. Which rank makes fewer, and from which step on?
 

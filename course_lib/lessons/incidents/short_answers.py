@@ -18,7 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
     lengths = [rng.sample(range(2, 12), micro) for _ in range(world_size)]
     padding = [[rng.randint(0, 3) for _ in range(micro)] for _ in range(world_size)]
     if number == 2:
-        lengths[0][0], padding[0][0] = 0, 2  # a micro-batch of padding alone
+        lengths[0][0], padding[0][0] = 0, 2  # a micro-batch of padding only
 
     def args(rank: int) -> Any:
         return lengths[rank], padding[rank], seed + 10 * rank

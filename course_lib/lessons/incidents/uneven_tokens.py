@@ -39,8 +39,8 @@ exercise = Exercise("incidents.uneven_tokens", title="Incident: the last tokens"
     },
     inputs_matter=False, case_count=3, tolerance=1e-4, task="""
     The evaluation runs well, and hangs in its last batch. The report is
-    [Tutel, issue 173](https://github.com/microsoft/Tutel/issues/173). Repair the program, so that what its docstring
-    says is true of batches of any size.
+    [Tutel, issue 173](https://github.com/microsoft/Tutel/issues/173). Repair the program
+    until its docstring is true for batches of any size.
     """, hints="""
     How many rows does rank 0 prepare for each expert in the last batch? How many does rank 3?
 

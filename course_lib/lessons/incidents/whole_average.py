@@ -56,7 +56,7 @@ exercise = Exercise("incidents.whole_average", title="Incident: twice the ranks,
     Memory is held by whatever refers to a tensor: a list, a dict, a closure, a hook. FSDP2 shards the module's
     parameters, and knows nothing of copies.
 
-    The average works on each element alone, so each rank can average its own shards: `param.to_local()`, or the
+    The average works on each element by itself, so each rank can average its own shards: `param.to_local()`, or the
     DTensor itself. Gather only what leaves the program.
 
     ```python

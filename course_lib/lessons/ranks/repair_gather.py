@@ -18,7 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
     def args(rank: int) -> tuple[torch.Tensor, int]:
         piece = whole_numbers(numels[rank], seed=seed, rank=rank, dtype=dtype)
-        piece[-1:] = 0  # data may be 0 as well as padding
+        piece[-1:] = 0  # data may be 0, as padding is
         return piece, dst
 
     sizes = ", ".join(map(str, numels))
