@@ -66,7 +66,7 @@ exercise = Exercise("incidents.whole_average", title="Incident: twice the ranks,
     ```
     """, explanation="""
     The dict was filled before the model was sharded, so it held a whole copy on every rank, and each step gathered
-    every parameter to update it. A sharded model does not make sharded what was copied from it. Reports of the same:
+    every parameter to update it. Sharding a model shards no copy that was made before. Reports of the same fault:
     [fairscale issue 1093](https://github.com/facebookresearch/fairscale/issues/1093), and
     [a repair like yours](https://github.com/NCAR/miles-credit/issues/414). The test is a division: what a rank holds,
     by the number of ranks.
