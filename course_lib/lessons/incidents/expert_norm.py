@@ -151,11 +151,11 @@ exercise.edit("sum-of-norms", {OWN: OWN.replace(".square()", ""), SHARED: SHARED
     """)
 
 exercise.edit("only-experts-clipped", {"[*shared, *own], max_norm": "own, max_norm"}, """
-    The norm is right, and the shared gradients are not clipped. Next: scale all gradients by the same factor.
+    The norm is right, but the shared gradients are not clipped. Next: scale all gradients by the same factor.
     """)
 
 exercise.edit("clips-to-twice-the-limit", {CLIP: CLIP.replace("max_norm, norm", "max_norm, norm / 2")}, """
-    The norm that you return is right, and you clip by a smaller one. Next: scale by the norm that you return.
+    The norm that you return is right, but you clip by a smaller one. Next: scale by the norm that you return.
     """)
 
 

@@ -111,7 +111,7 @@ exercise.edit("no-barrier", {TAKE: ALONE, "\n    dist.barrier()": ""}, """
 
 exercise.edit("own-shards", {"dcp_states.get_model_state_dict(model, options=whole)":
     "{name: param.to_local() for name, param in model.named_parameters()}"}, """
-    Nobody hangs, and the file contains the shards of rank 0 only. That shows when somebody loads it.
+    Nobody hangs, but the file contains the shards of rank 0 only. That shows when somebody loads it.
     Next: take the whole state, on every rank.
     """)
 

@@ -145,7 +145,7 @@ exercise.edit("as-if-full", {"dist.all_reduce(count)\n": "", "/= count": "/= 4 *
     """)
 
 exercise.edit("no-step-without-a-batch", {"optimizer.step()": "if len(batch):\n    optimizer.step()"}, """
-    A rank without a batch makes the calls, and no optimizer step. Its parameters now differ from those of the others,
+    A rank without a batch makes the calls, but no optimizer step. Its parameters now differ from those of the others,
     silently. Next: make the step on every rank.
     """)
 

@@ -142,7 +142,7 @@ exercise.edit("old-gradients", {"optimizer.zero_grad()\ntry:\n    loss = F.mse_l
 
 @exercise.mistake
 def all_skip(model: nn.Module, data: list[Batch]) -> list[float]:
-    """All your ranks skip the step if one of them cannot take its batch. They stay together, and the batches of the
+    """All your ranks skip the step if one of them cannot take its batch. They stay together, but the batches of the
     others are lost. Next: make the step, and count only the batch that does not fit as zero."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

@@ -157,7 +157,7 @@ exercise.edit("columns-instead-of-rows", {
 exercise.edit("orthogonal-twice", {WHOLE: "rows = DTensor.from_local(orthogonal(momentum.to_local()), "
     "param.device_mesh, param.placements, shape=param.shape, stride=param.stride())\n"
     "whole = orthogonal(rows.full_tensor())\n"}, """
-    You gather what each rank has made orthogonal, and make that orthogonal. Its singular values are right, and its
+    You gather what each rank has made orthogonal, and make that orthogonal. Its singular values are right, but its
     directions are not, because the first call has changed how much each direction counts.
     Next: gather the momentum itself.""")
 
@@ -177,7 +177,7 @@ exercise.edit("momentum-of-the-updates", {LERP: "", WHOLE: "whole = orthogonal(p
 
 exercise.edit("whole-momentum", {MOMENTA: MOMENTA.replace("zeros_like(param)", "zeros(param.shape)"),
     LERP: "momentum.lerp_(param.grad.full_tensor(), 0.1)\n", "momentum.full_tensor()": "momentum"}, """
-    The steps are right, and every rank keeps the whole momentum. Memory no longer falls with the number of ranks.
+    The steps are right, but every rank keeps the whole momentum. Memory no longer falls with the number of ranks.
     Next: keep shards, and gather one matrix at a time.""")
 
 

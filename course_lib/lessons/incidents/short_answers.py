@@ -124,7 +124,7 @@ exercise.edit("repaired-on-one-rank-only", {COUNT_ALL: "", TOTAL: MEAN_TOTAL, GR
     tokens, and the ranks' means are averaged. Next: count the tokens of all ranks.""")
 
 exercise.edit("divided-by-ranks-again", {GRADS: MEAN_GRADS}, """
-    The loss in the log is right, and the gradients are too small: the sums are divided by the number of all tokens, and
+    The loss in the log is right, but the gradients are too small: the sums are divided by the number of all tokens, and
     then by the number of ranks. Next: add up the gradients, without the second division.""")
 
 exercise.edit("right-loss-in-the-log-only", MEANS | {"total = torch.zeros(())\n": COUNT + COUNT_ALL

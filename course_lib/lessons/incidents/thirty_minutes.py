@@ -122,7 +122,7 @@ def waits_in_a_barrier(texts: list[str], tokenize: Callable[[str], list[int]]) -
 
 @exercise.mistake
 def everything_everywhere(texts: list[str], tokenize: Callable[[str], list[int]]) -> list[list[int]]:
-    """Every rank tokenizes all texts. Nobody waits, and the job takes as long as before, on every rank's processors.
+    """Every rank tokenizes all texts. Nobody waits, but the job takes as long as before, on every rank's processors.
     Next: give each rank a part, and exchange the parts."""
     return [tokenize(text) for text in texts]
 

@@ -125,7 +125,7 @@ exercise.edit("all-tokens", {"dist.ReduceOp.MAX": "dist.ReduceOp.SUM"}, """
     """)
 
 exercise.edit("mean-batch", {"dist.ReduceOp.MAX)\n": "dist.ReduceOp.SUM)\nmost = most / world_size\n"}, """
-    You compute the capacity from the mean number of tokens. The ranks agree on it, and those with more tokens than the
+    You compute the capacity from the mean number of tokens. The ranks agree on it, but those with more tokens than the
     mean lose some. Next: take the most tokens that a rank has.
     """)
 

@@ -116,7 +116,7 @@ exercise.edit("keeps-the-model-that-was", {SHARD: "first = [*model.parameters()]
 
 exercise.edit("average-of-the-shard-only", {
     RETURN: "return {name: value.to_local() for name, value in average.items()}"}, """
-    You return this rank's shard of the average. The memory is right, and the task asks for the whole average.
+    You return this rank's shard of the average. The memory is right, but the task asks for the whole average.
     Next: gather it when the program returns.""")
 
 exercise.edit("average-of-the-last-step", {COPY: "", UPDATE: "pass", RETURN:
