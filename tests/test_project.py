@@ -311,9 +311,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_each_question_names_a_heading_that_its_lesson_has() -> None:
     page = (ROOT / "docs/how-to/questions.md").read_text()
-    places = re.findall(r"\[lesson \d+\]\(\.\./lessons/([^)]+)\), \*([^*]+)\*", page)
-    assert len(places) > 20
-    for name, heading in places:
+    places = re.findall(r"\[lesson (\d+)\]\(\.\./lessons/([^)]+)\), \*([^*]+)\*", page)
+    assert len(places) == page.count("[lesson ") > 20
+    for number, name, heading in places:
+        assert name.startswith(f"{number}-")
         lesson = nbformat.read(ROOT / "notebooks" / name, as_version=4)
         headings = re.findall(r"^#+ (.*)$", "\n".join(cell.source for cell in lesson.cells), re.MULTILINE)
         assert heading in headings, f"{name} has no {heading!r}"
