@@ -309,6 +309,17 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in built if not (page.parent / target).exists()] == []
 
 
+def test_each_question_names_a_heading_that_its_lesson_has() -> None:
+    page = (ROOT / "docs/how-to/questions.md").read_text()
+    places = re.findall(r"\[lesson (\d+)\]\(\.\./lessons/([^)]+)\), \*([^*]+)\*", page)
+    assert len(places) == page.count("[lesson ") > 20
+    for number, name, heading in places:
+        assert name.startswith(f"{number}-")
+        lesson = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        headings = re.findall(r"^#+ (.*)$", "\n".join(cell.source for cell in lesson.cells), re.MULTILINE)
+        assert heading in headings, f"{name} has no {heading!r}"
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.name)
 def test_a_lesson_opens_without_asking_for_a_kernel(path: Path) -> None:
     assert nbformat.read(path, as_version=4).metadata.kernelspec.name == "python3"

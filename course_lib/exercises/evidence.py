@@ -40,6 +40,7 @@ NCCL_TIMEOUT = 600_000
 _NCCL_NAMES = {
     "all_gather_single": "_ALLGATHER_BASE",
     "all_gather_single_coalesced": "COALESCED",
+    "all_to_all_single": "ALLTOALL_BASE",
     "reduce_scatter_single": "_REDUCE_SCATTER_BASE",
 }
 

@@ -39,7 +39,9 @@ class Table:
         sides = ["right" if right else "left" for right in self.right]
         lines = []
         for number, row in enumerate((self.head, *self.rows)):
-            kinds = ['th scope="col"'] * len(row) if number == 0 else ['th scope="row"', *["td"] * (len(row) - 1)]
+            kinds = ['th scope="row"', *["td"] * (len(row) - 1)]
+            if number == 0:  # a corner without a name heads nothing
+                kinds = ['th scope="col"' if cell else "td" for cell in row]
             cells = zip(kinds, sides, map(escape, row), strict=True)
             shown = "".join(f'<{kind} style="text-align: {side}">{cell}</{kind[:2]}>' for kind, side, cell in cells)
             lines.append(f"<tr>{shown}</tr>")

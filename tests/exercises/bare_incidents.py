@@ -6,9 +6,11 @@ Each incident has a process group of its own. FOLDER gets a file for each incide
 rank: `incidents.out_of_memory.2`.
 """
 
+import multiprocessing
 import os
 import pickle
 import re
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -41,23 +43,37 @@ def end(exercise: Exercise, case: Case) -> tuple[str, Any]:
         return "raised", type(error).__name__
 
 
+def join_and_end(folder: Path, name: str, rank: int, case: Case) -> None:
+    """Run the program on this rank, and write how it ended. Return when all ranks have written it."""
+    dist.init_process_group("gloo", f"file://{folder}/{name}.store", LIMIT, case.world_size, rank)
+    write(folder / f"{name}.{rank}", end(get(name), case))
+    wait_for(folder, name, case)  # a rank that leaves its group would end the waits of its peers
+    dist.destroy_process_group()
+
+
+def write(file: Path, what: tuple[str, Any]) -> None:
+    part = file.with_suffix(f".part{file.suffix[1:]}")
+    part.write_bytes(pickle.dumps(what))
+    part.rename(file)
+
+
+def wait_for(folder: Path, name: str, case: Case) -> None:
+    while len(list(folder.glob(f"{name}.[0-9]"))) < case.world_size:
+        time.sleep(0.02)
+
+
 def main(folder: Path) -> None:
     thirty_minutes.PAUSE = 6  # longer than the limit
     rank = int(os.environ["RANK"])
     for name in INCIDENTS:
-        exercise = get(name)
-        case = draw(exercise, 0)[0]
+        case = draw(get(name), 0)[0]
         if rank < case.world_size:
-            store = f"file://{folder}/{name}.store"
-            dist.init_process_group("gloo", store, LIMIT, case.world_size, rank)
-            part = folder / f"{name}.part{rank}"
-            part.write_bytes(pickle.dumps(end(exercise, case)))
-            part.rename(folder / f"{name}.{rank}")
-        # Wait here: a rank that leaves its group would end the waits of its peers.
-        while len(list(folder.glob(f"{name}.[0-9]"))) < case.world_size:
-            time.sleep(0.02)
-        if rank < case.world_size:
-            dist.destroy_process_group()
+            process = multiprocessing.get_context("fork").Process(target=join_and_end, args=(folder, name, rank, case))
+            process.start()
+            process.join()
+            if process.exitcode == -signal.SIGABRT:  # gloo aborts where more arrives than is expected; NCCL waits
+                write(folder / f"{name}.{rank}", ("stuck", None))
+        wait_for(folder, name, case)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,11 @@ def test_a_table_is_html_and_text() -> None:
     )
 
 
+def test_a_first_column_without_a_name_has_no_empty_header() -> None:
+    shown = table({"Adam": {"bytes": 8}}).html
+    assert shown.startswith('<table><tr><td style="text-align: left"></td><th scope="col"')
+
+
 def test_a_table_without_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="table: there is no row"):
         table([])

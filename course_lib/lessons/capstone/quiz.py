@@ -93,7 +93,7 @@ QUIZ = Quiz(name="capstone", title="Capstone", questions=(
         - [ ] The time of a step
           > A dry run computes nothing. Use the planner, or measure on GPUs.""", several=True)),
     Question(id="loss-jumps", ask=Choice.read("""
-        After a resume, the first loss is right, and all later losses are slightly different. What did the resume most
+        After a resume, the first loss is right, but all later losses are slightly different. What did the resume most
         likely leave out?
 
         - [x] The optimizer's state

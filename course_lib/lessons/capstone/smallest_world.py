@@ -49,8 +49,8 @@ exercise = Exercise("capstone.smallest_world", title="The smallest world that fi
     """, explanation="""
     From `whole + sharded / N <= memory_bytes` follows `N >= sharded / free`, with `free = memory_bytes - whole`. N is
     a whole number, so round up, and compute with integers: a float such as `memory_bytes / psi` is rounded, and can
-    cost one rank where the division comes out even. If nothing is free, no number of ranks helps, and you need the next
-    stage.""")
+    cost one rank where the division leaves no remainder. If nothing is free, no number of ranks helps, and you need the
+    next stage.""")
 
 
 @exercise
@@ -76,13 +76,13 @@ exercise.edit("rounded-down", {"-(-sharded // free)": "max(1, sharded // free)"}
     Next: round up: `-(-a // b)`, or `math.ceil` of a `Fraction`.""")
 
 exercise.edit("one-to-spare", {"-(-sharded // free)": "sharded // free + 1"}, """
-    Where the division comes out even, your number is one rank too many, as if you round down and add one.
+    Where the division leaves no remainder, your number is one rank too many, as if you round down and add one.
     Next: round up: `-(-a // b)`.""")
 
 exercise.edit("in-floats", {"(0, 12, 14, 16)[stage] * psi": "(0, 12, 14, 16)[stage]", "memory_bytes -":
     "memory_bytes / psi -", "16 * psi": "16", "-(-sharded // free)": "ceil(sharded / free)"}, """
-    You compute with floats, such as the bytes per parameter. Floats are rounded, so where the division comes out even,
-    the result can be a little too large, and rounding up adds a rank.
+    You compute with floats, such as the bytes per parameter. Floats are rounded, so where the division leaves no
+    remainder, the result can be a little too large, and rounding up adds a rank.
     Next: compute with integers: multiply by `psi`, and round up with `-(-a // b)`.""")
 
 exercise.edit("never-0", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0": "free = max(1, free)"}, """

@@ -106,7 +106,7 @@ exercise.edit("loss-after-the-step", {MEAN: f"mean = engine({PARTS}).detach() / 
     Next: keep the loss on which you called backward.""")
 
 exercise.edit("whole-batch-on-each", {PARTS: "x, y"}, """
-    Every rank trains on the whole batch. The losses are right, and every rank does the work of all.
+    Every rank trains on the whole batch. The losses are right, but every rank does the work of all.
     Next: take this rank's part of x and of y.""")
 
 exercise.edit("averaged-twice", {"loss.backward()": "(loss / world_size).backward()"}, """

@@ -47,7 +47,7 @@ exercise = Exercise("cluster.optional_module", title="Repair: a module for some 
     Which collectives does a rank call that skips the expert, in forward and in backward?
 
     A unit is gathered before its forward, and its gradients are reduced after its backward. Both need every rank. So
-    every rank must call the expert, and its output must take part in the loss, also where it does not count.
+    every rank must call the expert, and its output must take part in the loss, even where it does not count.
 
     A number times 0 adds nothing to the output, and its gradient is 0. Autograd still goes back through it.
 
@@ -92,7 +92,7 @@ exercise.edit("some-ranks-alone", {CALL: "", ADD: 'x = x + model["expert"](x) if
     Next: call the expert on every rank, and count its output only where `use` is true.""")
 
 exercise.edit("everyone-uses-it", {"(extra if use else 0 * extra)": "extra"}, """
-    Every rank adds the expert's output, also where `use` is false. Next: multiply the output by 0 on those ranks.""")
+    Every rank adds the expert's output, even where `use` is false. Next: multiply the output by 0 on those ranks.""")
 
 exercise.edit("in-forward-alone", {"extra if use else 0 * extra": "extra if use else 0"}, """
     Every rank gathers the expert, but where `use` is false its output is not in the graph. So backward does not come to

@@ -53,7 +53,7 @@ def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, 
 exercise = Exercise("cluster.repair_train", title="Repair: six faults of a training program", draw=draw, trial=trained,
     inputs_matter=False, case_count=2, task="""
     The program trains with FSDP2, and has six faults. None of them raises an error, and its losses look like losses.
-    Repair it, so that what the docstring says is true. The check reads the model from each checkpoint, under the names
+    Repair it until the docstring is true. The check reads the model from each checkpoint, under the names
     of its parameters, or under these names behind a prefix such as `model.`.
     """, hints="""
     Go through the docstring sentence by sentence. Which line of the program makes each sentence true?

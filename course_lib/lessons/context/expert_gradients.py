@@ -1,4 +1,4 @@
-"""The gradients of experts, beside those of what all ranks have."""
+"""The gradients of experts, next to those of what all ranks have."""
 
 import random
 from typing import Any

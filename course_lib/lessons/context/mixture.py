@@ -79,7 +79,7 @@ exercise = Exercise("context.mixture", title="To the experts and back", draw=dra
     return torch.zeros_like(tokens).index_copy(0, order, back)
     ```
     """, explanation="""
-    Two all-to-alls of tokens in forward, and two in backward, which autograd makes of them. Each sends a token's vector
+    Two all-to-alls of tokens in forward, and two in backward, which autograd adds. Each sends a token's vector
     once, wherever the experts are, unless the expert is on its own rank. A rank without tokens for its expert calls
     everything as well: the others wait for it, and its gradient is zero. `sent.tolist()` makes the CPU wait for the
     GPU, because the sizes must be known before the call. Fixed capacities avoid this wait, and cost padding.
@@ -141,7 +141,7 @@ exercise.edit("expert-at-home", {"expert(arrived)": "arrived", PUT_BACK: "expert
 
 exercise.edit("idle-expert-leaves", {"back = parallel": "if not len(arrived):\n    return tokens\nback = parallel"}, """
     A rank whose expert got no tokens returns early. The others wait for it, because an all-to-all needs every rank.
-    Next: let every rank make every call, also with no rows.
+    Next: let every rank make every call, even with no rows.
     """)
 
 exercise.edit("everything-to-everyone", {

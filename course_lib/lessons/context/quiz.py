@@ -83,7 +83,7 @@ QUIZ = Quiz(name="context", title="Long sequences and experts", questions=(
         - [ ] If the sequence is cut as a zigzag
           > This balances work, not the number of targets that count.""")),
     Question(id="ring-or-heads", ask=Choice.read("""
-        What speaks for the ring, rather than an all-to-all of heads?
+        Which of these are reasons to choose the ring, and not an all-to-all of heads?
 
         - [x] The model has fewer heads than there are ranks
           > The all-to-all gives each rank whole heads.

@@ -96,7 +96,7 @@ def tokens_for_gathers(rng: random.Random) -> Numeric:
     return Numeric(
         prompt=f"GPUs reach {teraflops} · 10¹² FLOPs a second in matrix products. The links of their ring carry "
         f"{gigabytes} GB a second. Parameters are gathered in 16 bits, over many ranks. How many tokens does a "
-        "rank need, so that stage 3's forward hides its gathers?",
+        "rank need to hide the gathers of stage 3's forward?",
         expected=rule,
         unit="tokens",
         right="A parameter has two bytes, and takes two FLOPs for each token. The model's size cancels.",

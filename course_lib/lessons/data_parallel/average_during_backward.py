@@ -117,7 +117,7 @@ START = "finishes.append(start_averaging(buckets[len(finishes)]))"
 THE_REST = "for bucket in buckets[len(finishes) :]:\nfinishes.append(start_averaging(bucket))\n"
 
 exercise.edit("all-at-the-end", {f"{REGISTER}\n": ""}, """
-    The averages are right, and every bucket is started after backward. Nothing travels while backward computes. Next:
+    The averages are right, but every bucket is started after backward. Nothing travels while backward computes. Next:
     register a hook for each parameter, ask `should_sync()` inside the hook, and start a bucket when it is complete.""")
 
 exercise.edit("by-the-last-listed", {COMPLETE: "buckets[len(finishes)][-1] in arrived"}, """

@@ -41,7 +41,7 @@ exercise = Exercise("incidents.broken_sample", title="Incident: a broken sample"
     inputs_matter=False, case_count=4, task="""
     A broken sample gives a loss far above the usual. The program leaves such steps out, and nothing hangs; the model
     gets worse. In [WeatherGenerator, pull request 2718](https://github.com/ecmwf/WeatherGenerator/pull/2718) the ranks
-    decided by the loss of one rank only. Repair the program, so that what its docstring says is true.
+    decided by the loss of one rank only. Repair the program until its docstring is true.
     """, hints="""
     Compare the ranks' last lines. All ranks should have the same parameters at every moment.
 

@@ -44,8 +44,8 @@ exercise = Exercise("incidents.first_checkpoint", title="Incident: the first che
     },
     inputs_matter=False, case_count=2, task="""
     The job stops at its first checkpoint: [bergson, pull request
-    376](https://github.com/EleutherAI/bergson/pull/376), rebuilt with FSDP2. Repair the program, so that what its
-    docstring says is true.
+    376](https://github.com/EleutherAI/bergson/pull/376), rebuilt with FSDP2. Repair the program until its docstring
+    is true.
     """, hints="""
     Which ranks are in a barrier, and what is rank 0 in?
 
@@ -111,7 +111,7 @@ exercise.edit("no-barrier", {TAKE: ALONE, "\n    dist.barrier()": ""}, """
 
 exercise.edit("own-shards", {"dcp_states.get_model_state_dict(model, options=whole)":
     "{name: param.to_local() for name, param in model.named_parameters()}"}, """
-    Nobody hangs, and the file contains the shards of rank 0 only. That shows when somebody loads it.
+    Nobody hangs, but the file contains the shards of rank 0 only. That shows when somebody loads it.
     Next: take the whole state, on every rank.
     """)
 

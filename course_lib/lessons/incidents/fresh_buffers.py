@@ -158,11 +158,11 @@ exercise.edit("nobody-fills-the-buffers", {SEND: "dist.barrier()\n"}, """
     Next: print `named_buffers()` on two ranks, and compare.""")
 
 exercise.edit("only-the-mask", {SEND: "dist.broadcast(model.mask, 0)\n"}, """
-    The mask is right on every rank, and the frequencies are not: without them, positions mean nothing.
+    The mask is right on every rank, but the frequencies are not: without them, positions mean nothing.
     Next: fill every buffer.""")
 
 exercise.edit("only-the-frequencies", {SEND: "dist.broadcast(model.frequencies, 0)\n"}, """
-    The frequencies are right on every rank, and the mask is not: these ranks look at what comes later.
+    The frequencies are right on every rank, but the mask is not: these ranks look at what comes later.
     Next: fill every buffer.""")
 
 exercise.edit("mean-of-the-buffers", {"dist.broadcast(buffer, 0)":
@@ -181,7 +181,7 @@ exercise.edit("all-ranks-on-meta", {'"cpu" if dist.get_rank() == 0 else "meta"':
 
 exercise.edit("a-new-model", {MAKE: "model = make_model()\n", LOAD: "", "if device == \"meta\":\n    "
     "model.to_empty(device=\"cpu\")\n": ""}, """
-    Every rank makes the model as if there were no checkpoint. The buffers are right, and the parameters are new.
+    Every rank makes the model as if there were no checkpoint. The buffers are right, but the parameters are new.
     Next: load the checkpoint, and fill the buffers.""")
 
 exercise.edit("rank-zero-trains-alone", {SEND: "", "loss.backward()":

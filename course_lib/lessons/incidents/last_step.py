@@ -38,8 +38,8 @@ exercise = Exercise("incidents.last_step", title="Incident: the last step", draw
     },
     inputs_matter=False, case_count=4, task="""
     The job trains well, and hangs in the last step of its first epoch. The report is the one that led to DDP's `join`:
-    [PyTorch, issue 38174](https://github.com/pytorch/pytorch/issues/38174). Repair the program, so that what its
-    docstring says is true.
+    [PyTorch, issue 38174](https://github.com/pytorch/pytorch/issues/38174). Repair the program until its docstring is
+    true.
     """, hints="""
     How many batches of four does each rank have?
 
@@ -145,7 +145,7 @@ exercise.edit("as-if-full", {"dist.all_reduce(count)\n": "", "/= count": "/= 4 *
     """)
 
 exercise.edit("no-step-without-a-batch", {"optimizer.step()": "if len(batch):\n    optimizer.step()"}, """
-    A rank without a batch makes the calls, and no optimizer step. Its parameters now differ from those of the others,
+    A rank without a batch makes the calls, but no optimizer step. Its parameters now differ from those of the others,
     silently. Next: make the step on every rank.
     """)
 

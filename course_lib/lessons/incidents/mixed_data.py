@@ -51,8 +51,8 @@ exercise = Exercise("incidents.mixed_data", title="Incident: the new data", draw
     },
     inputs_matter=False, case_count=3, task="""
     A model for images and text stops as soon as one rank has a batch without images:
-    [transformers, issue 37186](https://github.com/huggingface/transformers/issues/37186), rebuilt. Repair the program,
-    so that what its docstring says is true.
+    [transformers, issue 37186](https://github.com/huggingface/transformers/issues/37186), rebuilt. Repair the program
+    until its docstring is true.
     """, hints="""
     Which collectives does FSDP make for one batch with images, forward and backward? And for one without?
 
@@ -137,7 +137,7 @@ exercise.edit("one-rank-skips", {SEEN: "if images is None:\n    continue\n", HID
 
 exercise.edit("all-skip", {SEEN: "usable = torch.tensor(float(images is not None))\ndist.all_reduce(usable, "
     "dist.ReduceOp.MIN)\nif not usable:\n    continue\n", HIDDEN: "hidden = texts + vision(images)"}, """
-    All your ranks skip the batch if one of them has no images. Nobody hangs, and the data are lost.
+    All your ranks skip the batch if one of them has no images. Nobody hangs, but the data are lost.
     Next: train on all batches; the vision tower contributes nothing on the rank without images.
     """)
 
@@ -149,7 +149,7 @@ exercise.edit("tower-not-sharded", {"for part in (vision, language):\n    fully_
 
 exercise.edit("the-tower-last", {SEEN: "", HIDDEN: "hidden = texts if images is None else texts + vision(images)",
     "loss.backward()": "unused = 0 * vision(texts).sum() if images is None else 0\n(loss + unused).backward()"}, """
-    Your batch without images runs the vision tower after the language model. The numbers of calls match now, and their
+    Your batch without images runs the vision tower after the language model. The numbers of calls match now, but their
     order does not: the gather of one part meets the gather of the other. Both have the same size, so nothing complains,
     and the ranks compute with mixed shards. Next: run the tower where the other ranks run it.
     """)
@@ -157,7 +157,7 @@ exercise.edit("the-tower-last", {SEEN: "", HIDDEN: "hidden = texts if images is 
 
 @exercise.mistake
 def all_without_images(vision: nn.Module, language: nn.Module, data: list[Batch]) -> list[float]:
-    """All your ranks leave their images out if one of them has none. The calls match, and images are lost.
+    """All your ranks leave their images out if one of them has none. The calls match, but images are lost.
     Next: leave out the images of the one rank only: its vision tower runs, and contributes nothing."""
     for part in (vision, language):
         fully_shard(part)

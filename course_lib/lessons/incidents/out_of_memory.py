@@ -38,8 +38,8 @@ exercise = Exercise("incidents.out_of_memory", title="Incident: out of memory, b
     },
     inputs_matter=False, case_count=3, task="""
     A rank that ran out of memory caught the error and went on, and the job hung much later. That is fairseq's
-    [pull request 3989](https://github.com/facebookresearch/fairseq/pull/3989), rebuilt. Repair the program, so that
-    what its docstring says is true.
+    [pull request 3989](https://github.com/facebookresearch/fairseq/pull/3989), rebuilt. Repair the program until its
+    docstring is true.
     """, hints="""
     Count the all-reduces of each rank. Which rank makes fewer, and from which step on?
 
@@ -60,9 +60,9 @@ exercise = Exercise("incidents.out_of_memory", title="Incident: out of memory, b
     Skipping a batch is a decision of one rank, and its `continue` also skips two all-reduces. From then on the rank's
     all-reduces meet those of the next step on the other ranks: same shape, same dtype, so nothing complains. For some
     steps all ranks average gradients of different batches. The program hangs only when the others have a step left and
-    this rank has none. A longer time limit, a barrier or a `try` around the call change where it hangs. Memory can also
-    run out in backward, when some parameters have their gradient. Decide by rank what to contribute, never whether to
-    call.
+    this rank has none. A longer time limit, a barrier or a `try` around the call only changes where it hangs. Memory
+    can also run out in backward, when some parameters have their gradient. Decide by rank what to contribute, never
+    whether to call.
     """)
 
 
@@ -142,7 +142,7 @@ exercise.edit("old-gradients", {"optimizer.zero_grad()\ntry:\n    loss = F.mse_l
 
 @exercise.mistake
 def all_skip(model: nn.Module, data: list[Batch]) -> list[float]:
-    """All your ranks skip the step if one of them cannot take its batch. They stay together, and the batches of the
+    """All your ranks skip the step if one of them cannot take its batch. They stay together, but the batches of the
     others are lost. Next: make the step, and count only the batch that does not fit as zero."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

@@ -71,7 +71,7 @@ exercise = Exercise("incidents.row_muon", title="Incident: each number of ranks 
     },
     measured=True, rules=[lets_go(BETWEEN, slack=400)], inputs_matter=False, case_count=2, tolerance=1e-3, task="""
     With the same seed and the same global batch, the loss depends on the number of ranks. In the first step,
-    the gradients and the momentum are right on every rank. Repair the program, so that each step is the step of one
+    the gradients and the momentum are right on every rank. Repair the program: each step is the step of one
     GPU. Between two steps, a rank still holds no more of the momentum than its shard.
     """, hints="""
     The first update should have singular values of about 1. Which are they with 2 ranks, and which matrix has each rank
@@ -93,7 +93,7 @@ exercise = Exercise("incidents.row_muon", title="Incident: each number of ranks 
     orthogonal by itself, and together they are not: some directions move too far, because several ranks found them,
     and others hardly move. So every number of ranks trains a different model, without an error. People ask
     about it in [Megatron-LM, issue 5961](https://github.com/NVIDIA/Megatron-LM/issues/5961), and DeepSpeed has measured
-    the same in tensor parallel, [issue 8437](https://github.com/deepspeedai/DeepSpeed/issues/8437). To gather costs an
+    the same in tensor parallel, [issue 8437](https://github.com/deepspeedai/DeepSpeed/issues/8437). Gathering costs an
     all-gather for each matrix, and every rank computes the same. Where this takes too long, each matrix gets an owner,
     which computes its update for all. torch's own `torch.optim.Muon` is right on the DTensors of
     FSDP2, but it gathers in every iteration.
@@ -157,7 +157,7 @@ exercise.edit("columns-instead-of-rows", {
 exercise.edit("orthogonal-twice", {WHOLE: "rows = DTensor.from_local(orthogonal(momentum.to_local()), "
     "param.device_mesh, param.placements, shape=param.shape, stride=param.stride())\n"
     "whole = orthogonal(rows.full_tensor())\n"}, """
-    You gather what each rank has made orthogonal, and make that orthogonal. Its singular values are right, and its
+    You gather what each rank has made orthogonal, and make that orthogonal. Its singular values are right, but its
     directions are not, because the first call has changed how much each direction counts.
     Next: gather the momentum itself.""")
 
@@ -177,7 +177,7 @@ exercise.edit("momentum-of-the-updates", {LERP: "", WHOLE: "whole = orthogonal(p
 
 exercise.edit("whole-momentum", {MOMENTA: MOMENTA.replace("zeros_like(param)", "zeros(param.shape)"),
     LERP: "momentum.lerp_(param.grad.full_tensor(), 0.1)\n", "momentum.full_tensor()": "momentum"}, """
-    The steps are right, and every rank keeps the whole momentum. Memory no longer falls with the number of ranks.
+    The steps are right, but every rank keeps the whole momentum. Memory no longer falls with the number of ranks.
     Next: keep shards, and gather one matrix at a time.""")
 
 

@@ -179,7 +179,7 @@ exercise.edit("skips-in-every-epoch", {PLACE: "epoch = step // len(loader)\n", S
     Next: from the second epoch on there is nothing to leave out.""")
 
 exercise.edit("skips-an-epoch", {EPOCH: "sampler.set_epoch(epoch + (resume and not log and done == 0))\n"}, """
-    A stop in the middle of an epoch is right, and after a stop at its end you leave out a whole epoch.
+    A stop in the middle of an epoch is right, but after a stop at its end you leave out a whole epoch.
     Next: with all batches of epoch 0 done, the next is batch 0 of epoch 1.""")
 
 exercise.edit("counts-from-zero", {"\n" + STEP: ""}, """

@@ -18,7 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
     lengths = [rng.sample(range(2, 12), micro) for _ in range(world_size)]
     padding = [[rng.randint(0, 3) for _ in range(micro)] for _ in range(world_size)]
     if number == 2:
-        lengths[0][0], padding[0][0] = 0, 2  # a micro-batch of padding alone
+        lengths[0][0], padding[0][0] = 0, 2  # a micro-batch of padding only
 
     def args(rank: int) -> Any:
         return lengths[rank], padding[rank], seed + 10 * rank
@@ -124,7 +124,7 @@ exercise.edit("repaired-on-one-rank-only", {COUNT_ALL: "", TOTAL: MEAN_TOTAL, GR
     tokens, and the ranks' means are averaged. Next: count the tokens of all ranks.""")
 
 exercise.edit("divided-by-ranks-again", {GRADS: MEAN_GRADS}, """
-    The loss in the log is right, and the gradients are too small: the sums are divided by the number of all tokens, and
+    The loss in the log is right, but the gradients are too small: the sums are divided by the number of all tokens, and
     then by the number of ranks. Next: add up the gradients, without the second division.""")
 
 exercise.edit("right-loss-in-the-log-only", MEANS | {"total = torch.zeros(())\n": COUNT + COUNT_ALL

@@ -46,8 +46,7 @@ exercise = Exercise("incidents.thirty_minutes", title="Incident: thirty minutes"
     },
     inputs_matter=False, case_count=3, task="""
     The job ends before its first step, always after the same time: [LongLoRA, issue
-    45](https://github.com/JIA-Lab-research/LongLoRA/issues/45). Repair the program, so that what its docstring says is
-    true.
+    45](https://github.com/JIA-Lab-research/LongLoRA/issues/45). Repair the program until its docstring is true.
     """, hints="""
     What does rank 0 do while the others wait? How long would it take with four times as many texts?
 
@@ -123,7 +122,7 @@ def waits_in_a_barrier(texts: list[str], tokenize: Callable[[str], list[int]]) -
 
 @exercise.mistake
 def everything_everywhere(texts: list[str], tokenize: Callable[[str], list[int]]) -> list[list[int]]:
-    """Every rank tokenizes all texts. Nobody waits, and the job takes as long as before, on every rank's processors.
+    """Every rank tokenizes all texts. Nobody waits, but the job takes as long as before, on every rank's processors.
     Next: give each rank a part, and exchange the parts."""
     return [tokenize(text) for text in texts]
 

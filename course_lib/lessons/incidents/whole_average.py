@@ -56,7 +56,7 @@ exercise = Exercise("incidents.whole_average", title="Incident: twice the ranks,
     Memory is held by whatever refers to a tensor: a list, a dict, a closure, a hook. FSDP2 shards the module's
     parameters, and knows nothing of copies.
 
-    The average works on each element alone, so each rank can average its own shards: `param.to_local()`, or the
+    The average works on each element by itself, so each rank can average its own shards: `param.to_local()`, or the
     DTensor itself. Gather only what leaves the program.
 
     ```python
@@ -66,7 +66,7 @@ exercise = Exercise("incidents.whole_average", title="Incident: twice the ranks,
     ```
     """, explanation="""
     The dict was filled before the model was sharded, so it held a whole copy on every rank, and each step gathered
-    every parameter to update it. A sharded model does not make sharded what was copied from it. Reports of the same:
+    every parameter to update it. Sharding a model shards no copy that was made before. Reports of the same fault:
     [fairscale issue 1093](https://github.com/facebookresearch/fairscale/issues/1093), and
     [a repair like yours](https://github.com/NCAR/miles-credit/issues/414). The test is a division: what a rank holds,
     by the number of ranks.
@@ -116,7 +116,7 @@ exercise.edit("keeps-the-model-that-was", {SHARD: "first = [*model.parameters()]
 
 exercise.edit("average-of-the-shard-only", {
     RETURN: "return {name: value.to_local() for name, value in average.items()}"}, """
-    You return this rank's shard of the average. The memory is right, and the task asks for the whole average.
+    You return this rank's shard of the average. The memory is right, but the task asks for the whole average.
     Next: gather it when the program returns.""")
 
 exercise.edit("average-of-the-last-step", {COPY: "", UPDATE: "pass", RETURN:

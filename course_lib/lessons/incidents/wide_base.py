@@ -20,7 +20,7 @@ BETWEEN = "between two steps"
 
 
 class Adapted(nn.Module):
-    """A frozen layer in bf16, and beside it an adapter of rank 2 in fp32: two thin matrices that are trained."""
+    """A frozen layer in bf16, and next to it an adapter of rank 2 in fp32: two thin matrices that are trained."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -89,7 +89,7 @@ exercise.edit("gradients-not-subtracted", {"2 * param_bytes": "param_bytes"}, ""
     the gradients. Next: subtract the bytes of both from each total.""")
 
 exercise.edit("always-fp32", {"2 * param_bytes": "8"}, """
-    You subtract 8 bytes for each element, also in 16 bits. There parameters and gradients take 2 + 2. Master weights
+    You subtract 8 bytes for each element, even in 16 bits. There parameters and gradients take 2 + 2. Master weights
     are not among the parameters: they are part of what the optimizer keeps.
     Next: subtract `2 * param_bytes` for each element.""")
 

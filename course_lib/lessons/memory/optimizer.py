@@ -81,7 +81,7 @@ exercise.edit("momentum-is-a-number", {'"momentum": 1': '"momentum": 0'}, """
     applied, is as large as the gradients. Next: count 1 for "momentum".""")
 
 exercise.edit("no-step-counts", {"+ counts": ""}, """
-    The moments are right, and Adam's step counts are missing: 4 bytes for each tensor.
+    The moments are right, but Adam's step counts are missing: 4 bytes for each tensor.
     Next: add 4 bytes for each tensor that Adam or AdamW updates.""")
 
 exercise.edit("momentum-counts-steps", {'optimizer in ("adam", "adamw")': 'optimizer != "sgd"'}, """

@@ -19,7 +19,7 @@ def of_every_rank(solution, world_size, blocks):
 
 exercise = Exercise("pipeline.blocks_of", title="Cut the model by depth", draw=draw, trial=of_every_rank, task="""
     Return the numbers of the blocks that `rank` has. Each rank has consecutive blocks, in the order of the ranks. The
-    ranks have equally many; if that does not come out even, the first ranks have one more each.
+    ranks have equally many; if the blocks do not divide evenly, the first ranks have one more each.
     """, hints="""
     How many blocks does every rank have at least, and how many are left over?
 

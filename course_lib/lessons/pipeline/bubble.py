@@ -28,8 +28,8 @@ exercise = Exercise("pipeline.bubble", title="The bubble", draw=draw, task="""
     Multiply both by V: the waiting is P − 1 then. What is the work?
     """, explanation="""
     (P − 1)/V of waiting and M of work give (P − 1)/(V·M + P − 1) (Narayanan et al. 2021, section 2.2, who divide
-    by the working time alone). The number of micro-batches makes the bubble small; the schedule does not, except that
-    interleaving divides it by V and sends V times as much.
+    by only the working time). The number of micro-batches makes the bubble small; the schedule does not, except that
+    interleaving divides the waiting by V and sends V times as much.
     """)
 
 

@@ -20,7 +20,7 @@ exercise = Exercise("pipeline.one_forward_one_backward", title="One forward, one
     trial=of_every_rank, task="""
     Return what `rank` does, in order, as pairs such as `("forward", 0)` and `("backward", 0)`. Rank r first takes
     world_size − r − 1 micro-batches forward (or all, if there are fewer). From then on it alternates: one forward, one
-    backward, as long as there are forwards. At last come the backwards that are left. Both passes take the
+    backward, as long as there are forwards. Then come the backwards that are left. Both passes take the
     micro-batches in the order 0, 1, 2, ...
     """, hints="""
     The last rank can go back as soon as it has gone forward. When can the rank before it?

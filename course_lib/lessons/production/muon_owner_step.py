@@ -119,7 +119,7 @@ def on_every_rank(
     orthogonal: Callable[[Tensor], Tensor],
     lr: float,
 ) -> None:
-    """Every rank gathers every matrix and makes it orthogonal. The result is right, and all ranks do the same work.
+    """Every rank gathers every matrix and makes it orthogonal. The result is right, but all ranks do the same work.
     Next: gather the rows only on the owner, `dist.gather(..., dst=owner)`."""
     ranks = dist.get_world_size()
     for shard, grad in zip(shards, grads, strict=True):

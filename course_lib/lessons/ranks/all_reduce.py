@@ -67,7 +67,7 @@ def all_reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 
 exercise.edit("keeps-the-padding", {"[: flat.numel()].view_as(tensor)": ""}, """
-    The sum is right, and the padding is still behind it.
+    The sum is right, but the padding is still behind it.
     Next: cut it off: keep the first `tensor.numel()` elements, then give them the tensor's shape.""")
 
 exercise.edit("unpacks-the-shape", {".view_as(tensor)": ".view(*tensor.shape)"}, """

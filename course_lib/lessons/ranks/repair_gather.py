@@ -18,7 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
     def args(rank: int) -> tuple[torch.Tensor, int]:
         piece = whole_numbers(numels[rank], seed=seed, rank=rank, dtype=dtype)
-        piece[-1:] = 0  # data may be 0 as well as padding
+        piece[-1:] = 0  # data may be 0, as padding is
         return piece, dst
 
     sizes = ", ".join(map(str, numels))
@@ -51,7 +51,7 @@ exercise = Exercise("ranks.repair_gather", title="Repair: ranks disagree", draw=
     Ranks have to agree before they call: on the root, on sizes, on dtypes. If they do not know a value, they first send
     it to each other, in a message whose size they know. Pad, gather, cut is the usual way to gather pieces of different
     sizes. You will need it again when the number of ranks does not divide the parameters. NCCL and gloo check none of
-    this themselves: at best they hang.""")
+    this themselves: at best they hang or crash.""")
 
 
 @exercise

@@ -63,7 +63,7 @@ exercise = Exercise("tensor.all_reduce", title="Out of the layer", draw=draw, tr
     This is g of Megatron: all-reduce in forward, identity in backward. Every rank computes the same loss, and it counts
     once. torch's `torch.distributed.nn.functional.all_reduce` also reduces in backward: it takes the loss as the sum of
     what all ranks compute, and here this would multiply every gradient by N. Autograd does not see `dist.all_reduce`:
-    it differentiates the copy, as if the copy were the result. For this function that happens to be right, and for
+    it differentiates the copy, as if the copy were the result. For this function that happens to be right, but for
     `copy` it would not be. An all-reduce of the input itself overwrites what earlier operations keep for backward.
     """)
 
@@ -120,7 +120,7 @@ exercise.edit("gradient-divided", {"return grad": "return grad / dist.get_world_
 
 exercise.edit("detached", {"class AllReduce": "total = x.detach().clone()\ndist.all_reduce(total)\nreturn total\n\n"
     "class AllReduce"}, """
-    The sum is right, and it has no history: backward stops here, and nothing below gets a gradient.
+    The sum is right, but it has no history: backward stops here, and nothing below gets a gradient.
     Next: make the sum in the `forward` of an autograd function, and call it with `.apply(x)`.
     """)
 

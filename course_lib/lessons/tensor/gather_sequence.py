@@ -112,7 +112,7 @@ exercise.edit("average", {"return mine": "return mine / dist.get_world_size()"},
 
 exercise.edit("outside-autograd", {"class Gather": "whole = x.new_empty(dist.get_world_size() * len(x), *x.shape[1:])\n"
     "dist.all_gather_single(whole, x.detach())\nreturn whole\n\nclass Gather"}, """
-    The sequence is right, and it has no history: autograd does not see the all-gather, so nothing reaches `x` in
+    The sequence is right, but it has no history: autograd does not see the all-gather, so nothing reaches `x` in
     backward. Next: gather in the `forward` of an autograd function, and write its `backward`.
     """)
 

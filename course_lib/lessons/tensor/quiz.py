@@ -98,7 +98,7 @@ def scores(rng: random.Random) -> Numeric:
         f"{tokens} tokens take on each of {world_size} ranks?",
         expected=expected,
         unit="MB",
-        right="Each rank has the scores of vocabulary/N tokens, and no rank gathers them.",
+        right="Each rank has the scores of 1/N of the vocabulary, and no rank gathers them.",
         wrong="Each rank has [tokens, vocabulary / N] scores, of 4 bytes.",
         mistakes=(
             (4 * tokens * vocab, "Those are all scores. A rank has only its part of the vocabulary."),

@@ -115,7 +115,7 @@ exercise.edit("round-robin", {IN_ORDER: "range(len(numels))", "loads.index(min(l
 
 exercise.edit("largest-first-round-robin", {"loads.index(min(loads))": "sum(map(len, parts)) % world_size"}, """
     Your ranks own as many elements as if they took turns on the sorted parameters. In every round, the same rank gets
-    the larger parameter. To begin with the smallest amounts to the same.
+    the larger parameter. Beginning with the smallest does the same.
     Next: begin with the largest, and choose the rank that has the fewest elements so far.""")
 
 exercise.edit("not-sorted", {IN_ORDER: "range(len(numels))"}, """

@@ -115,7 +115,7 @@ BROADCASTS = """for owner, part in enumerate(parts):
         dist.broadcast(params[number].detach(), src=owner)"""
 
 exercise.edit("unsharded", {'[{"params": mine}]': "params", f"\n{BROADCASTS}": ""}, """
-    Every rank updates every parameter, as in plain data parallel. The numbers are right, and every rank holds the state
+    Every rank updates every parameter, as in plain data parallel. The numbers are right, but every rank holds the state
     of all parameters: sharding saved nothing. Next: give `make_optimizer` only the parameters of
     `parts[dist.get_rank()]`.""")
 

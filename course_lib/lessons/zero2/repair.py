@@ -159,8 +159,9 @@ exercise.edit("zeroes-the-others", {FREE: "else:\n    param.grad.zero_()"}, """
     as any numbers. Next: set `param.grad = None` there.""")
 
 exercise.edit("keeps-the-others", {f"\n{FREE}": ""}, """
-    Every rank keeps all gradients, also of parameters that it does not own. This takes the memory of ZeRO-1, and the
-    next backward adds to the gradients. Next: set `param.grad = None` where a different rank owns the parameter.""")
+    Every rank keeps all gradients, even those of parameters that it does not own. This takes the memory of ZeRO-1, and
+    the next backward adds to the gradients. Next: set `param.grad = None` where a different rank owns the
+    parameter.""")
 
 exercise.edit("never-counts", {"steps += 1\n": ""}, """
     The program never counts the steps. With `steps` 0 the bias correction divides by 1 - 0.9**0, which is 0, and the

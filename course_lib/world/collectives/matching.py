@@ -65,7 +65,7 @@ def difference(one: Call, other: Call) -> str:
 
 def uneven_splits(calls: dict[int, Call]) -> tuple[int, ...]:
     """Return the first (sender, receiver) of an all-to-all whose sizes disagree; empty if all agree."""
-    for sender, call in calls.items():
+    for sender, call in sorted(calls.items()):  # whichever rank called first
         for position, receiver in enumerate(call.ranks if call.splits else ()):
             theirs = calls[receiver]
             assert call.splits is not None and theirs.splits is not None
