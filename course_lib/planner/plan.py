@@ -28,14 +28,15 @@ from .training.pieces import piece
 from .training.settings import Settings, settings
 from .training.shapes import Model, Transformer, of_params, of_transformer
 
-WORKSPACE_BYTES = 2**29
-"""Bytes of libraries such as cuBLAS, through torch's allocator: 0.5 GiB, fitted on the playbook's 1B and 3B rows."""
+WORKSPACE_BYTES = 4 * 2**25
+"""Bytes of libraries through torch's allocator: 32 MiB on Hopper for each of cuBLAS and cuBLASLt (torch, pull request
+120925), in forward's thread and in backward's."""
 
-FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03}
+FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03, "nanotron": 1.015}
 """Bytes that torch's caching allocator reserves, for each byte that it needs at the peak and for gradients.
 
 Fitted, one number each: eager and compiled on torchtitan's pull request 165, expandable segments on its benchmarks of
-December 2024. See docs/validation.md.
+December 2024, nanotron on half of the playbook's rows. See docs/validation.md.
 """
 
 
@@ -118,12 +119,12 @@ class Plan:
         Gradients that come after the peak rarely fit the blocks freed by then. Frozen parameters are allocated once,
         before the first step, and leave no gaps. nanotron's needs are fitted on what it reserved.
         """
-        if self.settings.engine == "nanotron" and (known := self.model.transformer):
-            return self.active_bytes + round(self.settings.tokens * held_back(known, self.settings))
         still = sum(part.nbytes for part in self.parts if part.name == "frozen parameters" and not part.host)
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
+        kind = "nanotron" if self.settings.engine == "nanotron" else kind
         late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
-        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)))
+        held = self.settings.tokens * held_back(self.model.transformer, self.settings) if self.model.transformer else 0
+        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)) + held)
 
     @property
     def host_bytes(self) -> int:

@@ -16,7 +16,7 @@ from .plan import Plan, plan
 from .spelling import SETTINGS, read
 from .timing.cost import Link
 from .timing.hardware import HARDWARE, LINKS
-from .training.checks import rows
+from .training.checks import PlanError, rows
 from .training.models import MODELS, described
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -90,8 +90,11 @@ class Run:
 
     @cached_property
     def fits(self) -> str:
-        """The planner's verdict on whether the run fits."""
-        return verdict(self.plan, MACHINES[self.hardware])
+        """The planner's verdict on whether the run fits; "is refused" if it cannot run at all."""
+        try:
+            return verdict(self.plan, MACHINES[self.hardware])
+        except PlanError:
+            return "is refused"
 
 
 @dataclass(frozen=True, kw_only=True)
