@@ -8,6 +8,7 @@ from typing import Any
 
 from .explain import duration, how, shortage, size, verdict
 from .plan import Plan, plan
+from .timing.cost import crossing
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Timeline
@@ -178,24 +179,22 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
     for rival, time in others:
         if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
             mine, theirs = (_leaving(p, machine) for p in (best, rival))
-            network = f" Over the network a GPU sends {size(mine)} in a step, there {size(theirs)}."
+            network = f" A node sends {size(mine)} over the network in a step, there {size(theirs)}."
             reason = f"the best that fits. {how(rival.settings)} is {_slower(time, fastest)}."
             return reason + network if mine or theirs else reason
     return "the best that fits."
 
 
 def _leaving(plan: Plan, machine: Hardware) -> float:
-    """Return the bytes that leave a node in a step, for each of its devices: a ring leaves each node once."""
+    """Return the bytes that leave a node in a step. A ring leaves each node once."""
     settings, nbytes, found = plan.settings, 0.0, groups(plan.settings, machine)
     for call in plan.collectives:
         if call.op == "send":  # a stage is a row of ranks, of which some or all have the next one in a different node
-            part = min(1, settings.tensor_parallel * settings.data_parallel / machine.devices)
-        else:
-            group = found[call.group]
-            part = 0 if group.nodes == 1 else 1 / group.members
-            if "to_all" in call.op:
-                part = 1 - (group.members - 1) / (group.ranks - 1)
-        nbytes += float(call.sent) * part
+            nbytes += float(call.sent) * min(machine.devices, settings.tensor_parallel * settings.data_parallel)
+        elif call.op == "all_to_all":
+            nbytes += call.total_bytes * crossing(found[call.group], call.copies) * machine.devices
+        elif found[call.group].nodes > 1:
+            nbytes += float(call.sent) * machine.devices / found[call.group].members
     return nbytes
 
 

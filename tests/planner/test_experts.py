@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from course_lib.planner import HARDWARE, Group, Link, Settings, Transformer, plan, seconds
+from course_lib.planner import HARDWARE, MODELS, Group, Link, Settings, Transformer, plan, seconds
 from course_lib.planner.memory.activations import layer
+from course_lib.planner.timing.cost import crossing
 from course_lib.planner.timing.work import element_wise
 
 SMALL = Transformer(
@@ -134,6 +135,19 @@ def test_an_all_to_all_shares_the_nodes_link() -> None:
     assert seconds("all_to_all", 8.0, Group(members=4, nodes=2, inside=slow, across=across)) == 3
     latency = Group(members=4, nodes=2, inside=replace(inside, alpha=1.0), across=replace(across, alpha=10.0), launch=5)
     assert seconds("all_to_all", 0.0, latency) == 5 + 3 + 40
+
+
+def test_a_token_crosses_to_a_node_once() -> None:
+    """Of 2 copies on 2 nodes, 1 leaves; with both in the other node, in 1 of 4 cases, one crossing serves both."""
+    group = Group(members=4, nodes=2, inside=Link(alpha=0.0, bandwidth=100.0), across=Link(alpha=0.0, bandwidth=50.0))
+
+    assert (crossing(group), crossing(group, copies=2)) == (1 / 2, 3 / 8)
+    assert seconds("all_to_all", 8.0, group, 2) == 4 * 3 / 50
+    model = replace(MODELS["mixtral-8x7b"], layers=2)
+    megatron, torch = (
+        plan(model=model, world_size=8, expert_parallel=8, stage=3, engine=e) for e in ("paper", "torch")
+    )
+    assert [{c.copies for c in one.collectives if c.op == "all_to_all"} for one in (megatron, torch)] == [{2}, {1}]
 
 
 def test_computing_waits_for_the_exchange() -> None:
