@@ -189,7 +189,7 @@ def test_the_ends_of_a_pipeline_cross_the_network_only_between_nodes() -> None:
 
 
 def test_of_what_is_exchanged_all_to_all_a_ring_does_not_save_the_network() -> None:
-    """16 ranks with experts in 2 nodes: of 2 copies of a token, half leave the node, an eighth together with another."""
+    """16 ranks with experts in 2 nodes: of 2 copies of a token, half leave the node, some together."""
     experts = replace(MODELS["llama3-8b"], experts=16, chosen=2, ffn=1024)
     alone = plan(model=experts, world_size=16, expert_parallel=16)
     sent = {call.op: float(call.sent) for call in alone.collectives if call.group == "expert"}

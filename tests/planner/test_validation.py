@@ -188,7 +188,7 @@ def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> N
 
 @pytest.mark.slow
 def test_adapters_and_experts(validation: Validation) -> None:
-    """Within 15 %: the memory of 16 of 18 LoRA and QLoRA runs, on which nothing is fitted; 5 of 15 speeds with experts."""
+    """Within 15 %: 16 of 18 memories of LoRA and QLoRA, on which nothing is fitted; 5 of 15 speeds with experts."""
 
     def near(what: str, *sources: str) -> tuple[int, int]:
         errors = errors_of(validation, what, lambda run: run.source.startswith(sources))
