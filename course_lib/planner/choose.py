@@ -180,7 +180,7 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
         if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
             mine, theirs = (_leaving(p, machine) for p in (best, rival))
             network = f" A node sends {size(mine)} over the network in a step, there {size(theirs)}."
-            reason = f"the best that fits. {how(rival.settings)} is {_slower(time, fastest)}."
+            reason = f"the best that fits. The next, {how(rival.settings)}, is {_slower(time, fastest)}."
             return reason + network if mine or theirs else reason
     return "the best that fits."
 

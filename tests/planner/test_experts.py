@@ -217,7 +217,7 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
             {"model": SMALL, "world_size": 3, "expert_parallel": 3},
             "it has 8 experts in a layer, and a rank needs whole",
         ),
-        ({"model": DENSE, "world_size": 2, "expert_parallel": 2}, "it has 0 experts in a layer"),
+        ({"model": DENSE, "world_size": 2, "expert_parallel": 2}, "it has no experts. Leave it out"),
         (
             {"model": SMALL, "world_size": 4, "expert_parallel": 8},
             "expert_parallel=8 with stage=0: 4 ranks share states",
@@ -232,7 +232,7 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
         ({"model": SMALL, "world_size": 8, "stage": 3, "reshard": 3}, "reshard=3 with stage=3: 8 ranks share states"),
         (
             {"model": SMALL, "world_size": 8, "stage": 3, "reshard": "node"},
-            "reshard='node': what is counted here is whole",
+            "reshard='node': it has to be a whole number",
         ),
         ({"model": SMALL, "capacity_factor": "2"}, "a capacity_factor of 1 or more"),
         ({"model": SMALL, "capacity_factor": 0.5}, "a capacity_factor of 1 or more"),

@@ -34,7 +34,12 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
             f"tensor_parallel={tensor} with {transformer.name}: it has {transformer.kv_heads} heads of keys and "
             "values, and a rank needs whole heads. Choose a divisor of that."
         )
-    if transformer.experts % settings.expert_parallel or (settings.expert_parallel > 1 and not transformer.experts):
+    if settings.expert_parallel > 1 and not transformer.experts:
+        raise PlanError(
+            f"expert_parallel={settings.expert_parallel} with {transformer.name}: it has no experts. Leave it out, or "
+            "choose a model with experts, such as mixtral-8x7b."
+        )
+    if transformer.experts % settings.expert_parallel:
         raise PlanError(
             f"expert_parallel={settings.expert_parallel} with {transformer.name}: it has {transformer.experts} experts "
             "in a layer, and a rank needs whole ones. Choose a divisor of that."
