@@ -1,6 +1,6 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Of our packages it imports only `errors`.
 
-questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers <- settings
+questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers, rules <- settings
                 shapes, settings <- pieces, frozen
 bytes held      parts, partition <- layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume

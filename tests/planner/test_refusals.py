@@ -46,7 +46,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"offload": ["parameters"], "stage": 2},
             "offload=['parameters'] with stage=2: a rank moves its own shard to the host, and before stage 3 there is "
-            "no shard of that. Choose stage 3 or more, or offload less.",
+            "no shard of the parameters. Choose stage 3 or more, or offload less.",
         ),
         (
             {"engine": "torch", "stage": 2},
