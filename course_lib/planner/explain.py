@@ -60,6 +60,7 @@ def how(settings: Settings) -> str:
         f"{settings.checkpointing} checkpointing": settings.checkpointing != "none",
         f"buckets of {size(settings.bucket_bytes or 0)}": settings.bucket_bytes is not None and settings.stage < 3,
         f"{' and '.join(settings.offload)} on the host": settings.offload,
+        f"micro-batches of {settings.batch}": settings.batch > 1,
     }  # fmt: skip
     return ", ".join(word for word, said in words.items() if said)
 

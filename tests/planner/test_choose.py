@@ -201,6 +201,29 @@ def test_of_what_is_exchanged_all_to_all_a_ring_does_not_save_the_network() -> N
     assert _leaving(plan(model="gpt2", world_size=8), HARDWARE["h100-infiniband"]) == 0
 
 
+def test_a_global_batch_leaves_the_micro_batch_open() -> None:
+    """GPT-2 on 8 GPUs, 128 sequences: 16 for each, in micro-batches of a power of two; the fastest that fits."""
+    choice = choose("gpt2", "h100", global_batch=128, stage=1, checkpointing="none", tensor_parallel=1, offload=())
+    alone = next(c for c in choice.ranked if c.plan.settings.pipeline_parallel == 1)
+    given = {"world_size": 8, "stage": 1, "attention": "flash", "implementation": "foreach", "bucket_bytes": 2**28}
+    speeds = {batch: plan(model="gpt2", **given, batch=batch, micro_batches=16 // batch).step_seconds("h100")
+              for batch in (1, 2, 4, 8, 16)}  # fmt: skip
+
+    assert alone.seconds == min(speeds.values()) < speeds[1]
+    assert alone.plan.settings.batch * alone.plan.settings.micro_batches == 16
+    assert f"micro-batches of {alone.plan.settings.batch}" in str(choice)
+    kept = choose("gpt2", "h100", global_batch=128, batch=2).ranked
+    assert {c.plan.settings.batch for c in kept} == {2}
+
+
+def test_experts_are_spread_over_a_node_or_four() -> None:
+    tried = {c.plan.settings.expert_parallel for c in choose("mixtral-8x7b", "h100", stage=3).ranked}
+
+    assert tried == {1, 8}  # 32 is more than there are ranks
+    assert {c.plan.settings.expert_parallel for c in choose("gpt2", "h100").ranked} == {1}
+    assert {c.plan.settings.expert_parallel for c in choose("mixtral-8x7b", "h100", expert_parallel=2).ranked} == {2}
+
+
 def test_16384_gpus_are_a_few_hundred_plans() -> None:
     """A plan takes milliseconds: their number is the time."""
     given = {"world_size": 16384, "checkpointing": "full"}
