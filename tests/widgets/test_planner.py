@@ -184,7 +184,7 @@ def test_a_command_reads_as_a_person_would_write_it() -> None:
         ("gpus=8", "There is no setting 'gpus': it is left out."),
         ("trainable=some", "trainable some: it does not have this value. Give a number, such as 8 or 7e9."),
         ("reshard=always", "reshard='always': there is no such reshard"),
-        ("reshard=-1", "reshard=-1: it has to be a whole number"),
+        ("reshard=-1", "reshard='-1': there is no such reshard"),
     ],
 )  # fmt: skip
 def test_a_bad_value_in_an_address_gets_a_line_and_the_first_value(query: str, line: str) -> None:
