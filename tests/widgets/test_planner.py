@@ -33,6 +33,7 @@ def test_it_starts_with_a_plan() -> None:
     assert planner.plan == plan(**FIRST)
     assert "<strong>✓ Fits</strong> Rank 0 holds at most" in planner.verdict.value
     assert "Stage 3 on 8 ranks" in planner.drawing.value
+    assert "Stage 3 on 8 ranks, TP 2, mixed" in show_planner(tensor_parallel=2).drawing.value
 
 
 def test_a_change_is_planned_and_read_out() -> None:
@@ -50,7 +51,8 @@ def test_what_does_not_fit_says_how_much_is_short_and_why() -> None:
     planner = show_planner(stage=0)
     short = size(planner.plan.reserved_bytes - 80e9)
 
-    assert f"✗ Does not fit</strong> {short} short on rank 0." in planner.verdict.value
+    peak = size(planner.plan.peak_bytes)
+    assert f"✗ Does not fit</strong> {short} short on rank 0, for a peak of {peak}." in planner.verdict.value
     assert f"{short} short: optimizer step, mostly states of adam" in planner.drawing.value
 
 

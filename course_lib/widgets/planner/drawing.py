@@ -62,9 +62,10 @@ def drawing(now: Shown, before: Shown | None, axes: dict[str, float]) -> str:
     """Return the plan's figures and its bars."""
     plan, machine = now
     short, where = shortage(plan, machine)
+    how_trained = escape(how(plan.settings))
     return (
         f"<p><strong>{escape(plan.model.name)}</strong>, {plan.model.params / 1e9:.3g} billion parameters. "
-        f"{escape(how(plan.settings).capitalize())}, on {escape(machine.name)}.</p>{_facts(now, before)}"
+        f"{how_trained[0].upper()}{how_trained[1:]}, on {escape(machine.name)}.</p>{_facts(now, before)}"
         + _memory(now, before, axes["memory"])
         + (f"<p>{size(short)} short: {escape(where)}.</p>" if short > 0 else "")
         + _traffic(now, before, axes["traffic"])
