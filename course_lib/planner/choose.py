@@ -146,12 +146,13 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         if "micro_batches" in fixed:
             raise PlanError(f"global_batch={global_batch} and micro_batches={share[0]}: give one, the other follows.")
         share = whole("global_batch", global_batch), fixed.get("batch", 1) * ranks
+    known = plan(**what, sequence=1).model.transformer
     varied: dict[str, Sequence[Any]] = {
         "stage": range(4),
         "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else ["none", "full"],
         "offload": _OFFLOADS,
         "shard_size": [None, machine.devices] if ranks > machine.devices else [None],
-        "expert_parallel": _spread(what, machine),
+        "expert_parallel": [1, machine.devices, 4 * machine.devices] if known and known.experts else [1],
     }
     open_names = [name for name in varied if name not in fixed]
     plans, refusals = [], []
@@ -173,12 +174,6 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
     if not plans:
         raise refusals[0]
     return plans
-
-
-def _spread(what: dict[str, Any], machine: Hardware) -> list[int]:
-    """Return over how many ranks the experts of a layer may be spread."""
-    known = plan(**what, sequence=1).model.transformer
-    return [1, machine.devices, 4 * machine.devices] if known and known.experts else [1]
 
 
 def _effort(plan: Plan) -> tuple[int, ...]:

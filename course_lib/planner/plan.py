@@ -4,7 +4,7 @@ States and bytes sent are exact, to the byte, wherever the shapes are known. Pea
 them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from html import escape
@@ -21,11 +21,11 @@ from .timing.hardware import hardware as named
 from .timing.schedule import Timeline
 from .timing.volume import Collective, collectives
 from .timing.work import token_flops
-from .training.checks import PlanError, pick, whole
+from .training.checks import PlanError, known, whole
 from .training.frozen import trained
 from .training.models import MODELS
 from .training.pieces import piece
-from .training.settings import Settings, settings
+from .training.settings import Settings
 from .training.shapes import Model, Transformer, of_params, of_transformer
 
 WORKSPACE_BYTES = 4 * 2**25
@@ -193,17 +193,20 @@ def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None
         )
     described = of_params(params) if model is None else model
     if isinstance(described, str):
-        described = pick("model", described, MODELS)
+        known("model", described, MODELS)
+        described = MODELS[described]
     if isinstance(described, Transformer):
         described = of_transformer(described)
     if isinstance(count := given.get("trainable"), int | float) and count > 1:
         given["trainable"] = whole("trainable", count, most=described.params) / described.params
-    planned = Plan(model=described, settings=settings(**given))
-    known, sequence = described.transformer, planned.settings.sequence
-    if known and sequence > known.context:
+    for name in given:
+        known("setting", name, (field.name for field in fields(Settings)))
+    planned = Plan(model=described, settings=Settings(**given))
+    transformer, sequence = described.transformer, planned.settings.sequence
+    if transformer and sequence > transformer.context:
         raise PlanError(
-            f"sequence={sequence} with {known.name}: it was made for at most {known.context} tokens. Choose a shorter "
-            "sequence."
+            f"sequence={sequence} with {transformer.name}: it was made for at most {transformer.context} tokens. "
+            "Choose a shorter sequence."
         )
     trained(planned.piece, planned.settings)  # raises if the model cannot be cut or adapted in this way
     return planned

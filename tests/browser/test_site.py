@@ -131,8 +131,7 @@ def test_a_plan_has_an_address_and_the_back_button_returns_to_it(page: Page, add
     expect(page.get_by_label("1 optimizer")).to_be_checked()
     expect(page.locator("[name=expandable]")).to_have_value("yes")
     expect(page.locator("#plan code").first).to_have_text(
-        "course plan llama-70b --gpu h100-infiniband --gpus 64 --stage 1 --sequence 4096 --attention flash "
-        "--expandable yes"
+        "course plan llama-70b --gpu h100-infiniband --gpus 64 --stage 1 --sequence 4096 --expandable yes"
     )
 
     page.get_by_role("button", name="×2 GPUs").click()

@@ -1,24 +1,15 @@
 """Checks of the planner's arguments, so that every refusal reads the same; a search; the rows of a table."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
 
 from ...errors import CourseError
-
-Entry = TypeVar("Entry")
 
 
 class PlanError(CourseError, ValueError):
     """A question that cannot be planned. A notebook shows its text without the frames of the planner."""
-
-
-def pick(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
-    """Return the entry of `table` called `name`. Raises PlanError, which lists the known names."""
-    known(what, name, table)
-    return table[name]
 
 
 def known(what: str, name: object, names: Iterable[str]) -> None:

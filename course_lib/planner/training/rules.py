@@ -68,25 +68,23 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
         yield (stage >= OFFLOADED[what], "offload with stage",
                f"a rank moves its own shard to the host, and before stage {OFFLOADED[what]} there is no shard of the "
                f"{what}. Choose stage {OFFLOADED[what]} or more, or offload less")
-    for engine, kept, names, why in _of_engines(settings):
-        yield kept or engine != settings.engine, f"engine with {names}", f"{why}, or another engine"
-
-
-def _of_engines(settings: "Settings") -> Iterator[tuple[str, bool, str, str]]:
-    """Yield an engine, whether the settings keep a rule of it, which settings, and what is wrong."""
-    stage, experts, alike = settings.stage, settings.expert_parallel, "it gives all ranks the same tensors"
-    yield ("zero", settings.precision != "bf16", "precision",
-           "this course's engines keep fp32 masters. Choose precision='mixed'")
-    yield ("zero", settings.reshard is True, "reshard",
-           "this course's stage 3 frees each unit after forward. Choose reshard=True")
-    yield "zero", experts == 1, "expert_parallel", f"{alike}. Choose expert_parallel=1"
-    yield ("zero", not settings.partly_frozen, "trainable and lora_rank",
-           "this course's shards hold what is trained. Choose trainable=1, lora_rank=0")
-    yield "nanotron", stage < 2, "stage", "nanotron shards the optimizer's states and no more. Choose stage 0 or 1"
-    yield "torch", stage != 1 or experts == 1, "expert_parallel", f"{alike}. Choose expert_parallel=1"
-    yield ("torch", stage > 1 or not settings.policy.master, "precision and stage",
-           "DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3")
-    yield ("torch", stage != 2, "stage",
-           "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3")
-    yield ("torch", stage != 1 or settings.shards == settings.data_parallel, "stage and shard_size",
-           "ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None")
+    alike, other = "it gives all ranks the same tensors. Choose expert_parallel=1", "or another engine"
+    if settings.engine == "zero":
+        yield (settings.precision != "bf16", "engine with precision",
+               f"this course's engines keep fp32 masters. Choose precision='mixed', {other}")
+        yield (settings.reshard is True, "engine with reshard",
+               f"this course's stage 3 frees each unit after forward. Choose reshard=True, {other}")
+        yield experts == 1, "engine with expert_parallel", f"{alike}, {other}"
+        yield (not settings.partly_frozen, "engine with trainable and lora_rank",
+               f"this course's shards hold what is trained. Choose trainable=1, lora_rank=0, {other}")
+    if settings.engine == "nanotron":
+        yield (stage < 2, "engine with stage",
+               f"nanotron shards the optimizer's states and no more. Choose stage 0 or 1, {other}")
+    if settings.engine == "torch":
+        yield stage != 1 or experts == 1, "engine with expert_parallel", f"{alike}, {other}"
+        yield (stage > 1 or not settings.policy.master, "engine with precision and stage",
+               f"DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3, {other}")
+        yield (stage != 2, "engine with stage",
+               f"torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3, {other}")
+        yield (stage != 1 or settings.shards == ranks, "engine with stage and shard_size",
+               f"ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None, {other}")

@@ -1,10 +1,8 @@
 """The settings of training: everything that a plan may vary, with checks."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from .checks import known
 from .optimizers import OPTIMIZERS, Optimizer
 from .precision import FROZEN, PRECISIONS, Precision
 from .rules import check
@@ -199,15 +197,3 @@ class Settings:
     def tokens_per_rank(self) -> float:
         """Tokens of a step for each rank."""
         return self.tokens * self.micro_batches / (self.tensor_parallel * self.pipeline_parallel)
-
-
-def settings(**given: Any) -> Settings:
-    """Return `Settings(**given)`. If a name is unknown, the error lists the known ones.
-
-    Raises:
-        ValueError: a name or a value is unknown.
-    """
-    names = [field.name for field in fields(Settings)]
-    for name in given:
-        known("setting", name, names)
-    return Settings(**given)
