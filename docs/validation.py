@@ -4,11 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from statistics import median
 
 from course_lib.planner import Run, Validation, validate
-from course_lib.planner.validation import CRASHED
+from course_lib.planner.validation import CRASHED, MACHINES
 
 PAGE = Path(__file__).parent / "validation.md"
 BLOCK = re.compile(r"(<!-- written by docs/validation.py -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -38,6 +39,17 @@ def polled(run: Run) -> bool:
     settings, stages = run.plan.settings, cut(run, "pipeline_parallel")
     gpus = stages * cut(run, "tensor_parallel")
     return stages > 1 and settings.tokens / ((run.tokens_per_second or 0.0) * gpus) >= POLLED.get(stages, POLLED[None])
+
+
+LATE = 1.1e-3
+"""Seconds for each layer and tensor-parallel rank by which slow runs are slower than their plan."""
+
+
+def late(run: Run) -> bool:
+    """Return whether a run with tensor parallelism is slower than planned by `LATE` or more."""
+    settings, known = run.plan.settings, run.plan.model.transformer
+    lost = settings.tokens_per_rank / (run.tokens_per_second or inf) - run.plan.step_seconds(MACHINES[run.hardware])
+    return lost >= LATE * settings.tensor_parallel * settings.micro_batches * (known.layers if known else 0)
 
 
 def playbook(
@@ -104,10 +116,13 @@ ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
     ("— of these, the half that nothing is fitted on", (RESERVED, SPEED), playbook("TP", across=False, half=True)),
     ("Playbook, TP across nodes", (RESERVED, SPEED), playbook("TP", across=True)),
     ("— of these, the half that nothing is fitted on", (RESERVED, SPEED), playbook("TP", across=True, half=True)),
+    ("— slow", (RESERVED,), lambda run: playbook("TP", across=True)(run) and late(run)),
+    ("— not slow", (RESERVED,), lambda run: playbook("TP", across=True)(run) and not late(run)),
     ("Playbook, TP inside a node, and pipeline", (RESERVED,), playbook("TP and PP", across=False)),
     ("— cannot have polled", (RESERVED, SPEED), playbook("TP and PP", across=False, slow=False)),
     ("— may have polled", (RESERVED, SPEED), playbook("TP and PP", across=False, slow=True)),
     ("Playbook, TP across nodes, and pipeline", (RESERVED, SPEED), playbook("TP and PP", across=True)),
+    ("— of both, the half that nothing is fitted on", (RESERVED,), playbook("TP and PP", half=True)),
     ("torchtitan, FSDP1 and FSDP2", (MEMORY,), source("torchtitan PR 165")),
     ("torchtitan, FSDP, TP 8, PP 8; up to 512 GPUs", (RESERVED,), source(TITAN)),
     ("torchtitan, Qwen3 32B, FSDP and TP 8", (RESERVED, SPEED), source("torchtitan PR 1690")),
@@ -148,10 +163,11 @@ def table(validation: Validation) -> Iterator[str]:
 
 def verdicts(validation: Validation) -> Iterator[str]:
     """Yield the lines of the table of verdicts."""
-    yield "| the run | number | “fits” | “may fit” | “does not fit” |"
-    yield "|---|---|---|---|---|"
+    names = ("fits", "may fit", "does not fit", "is refused")
+    yield f"| the run | number | {' | '.join(f'“{name}”' for name in names)} |"
+    yield "|---|---|---|---|---|---|"
     for ended, found in validation.verdicts.items():
-        yield f"| {ended} | {found.total()} | {found['fits']} | {found['may fit']} | {found['does not fit']} |"
+        yield f"| {ended} | {found.total()} | {' | '.join(str(found[name]) for name in names)} |"
 
 
 def left_out(validation: Validation) -> Iterator[str]:

@@ -22,5 +22,5 @@ def test_a_notebook_shows_the_sentence_and_the_learners_line() -> None:
     assert unknown[0].startswith("CourseError: There is no exercise named 'ranks.helo'.")
     assert max(map(len, unknown[0].split("\n"))) <= 88
     assert unknown[1] == "\nCalled in cell In[1], line 4:  return exercise(name)"
-    assert planned[0].startswith("PlanError: stage=4: what is counted here is whole, from 0 to 3.")
+    assert planned[0].startswith("PlanError: stage=4: it has to be a whole number, from 0 to 3.")
     assert planned[1] == "\nCalled in cell In[2], line 2:  plan(params=7e9, stage=4)"

@@ -15,7 +15,7 @@ QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"
   Does it fit, what is the peak, when? How fast?     --gpus 64 --gpu h100
   The largest micro-batch, the longest sequence,
-  the fewest GPUs that fit?                          the same: "At most"
+  the fewest GPUs that fit?                          the same: its last line
   Where does each byte go, at which moment?          --why
   What does each unit hold, gathered or wrapped as
   one? Which part of a layer makes activations?      --why

@@ -11,7 +11,9 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan
-from ..planner.spelling import SETTINGS, command, flag, flags, number, read
+from ..planner.explain import ASSUMED
+from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
+from ..planner.training.checks import PlanError
 
 
 def run(options: argparse.Namespace) -> None:
@@ -20,6 +22,14 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         CourseError: there is no such model, hardware or value, or settings do not go together, or nothing fits.
     """
+    try:
+        print(*_answer(options), sep="\n\n")
+    except PlanError as refusal:
+        raise CourseError(as_options(str(refusal))) from refusal
+
+
+def _answer(options: argparse.Namespace) -> Iterator[str]:
+    """Yield paragraphs: what is assumed, then the plan or the plans."""
     what, words = _model(options)
     texts = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
     given = {name: [read(name, text) for text in values] for name, values in texts.items()}
@@ -29,20 +39,30 @@ def run(options: argparse.Namespace) -> None:
     usual: dict[str, Any] = {"sequence": min(4096, known.context if known else 4096), "attention": "flash"}
     usual |= ({} if searches else {"stage": 3}) | ({} if options.tokens else {"world_size": machine.devices})
     usual = {name: value for name, value in usual.items() if name not in given}
-    print(f"Assumed, as you gave nothing else: {' '.join(['--gpu', gpu, *flags(usual)])}\n")
     settings = usual | {name: values[0] for name, values in given.items()}
-    if twice := {name: values for name, values in given.items() if len(values) > 1}:
-        if searches:
-            raise CourseError(
-                f"{flag(min(twice))} twice: a search varies what you leave out. Give it once or not at all."
-            )
-        return print(*_compared(what, settings, twice, machine), sep="\n")
-    planned = _found(options, what, machine, settings) if searches else planner.plan(**what, **settings)
-    print(*planner.page(planned, machine), f"At most: {'; '.join(_most(planned, machine))}.", sep="\n\n")
-    if searches:
-        print(f"\nAgain: {command(words, gpu, vars(planned.settings))}")
+    twice = {name: values for name, values in given.items() if len(values) > 1}
+    if twice and searches:
+        raise CourseError(f"{flag(min(twice))} twice: a search varies what you leave out. Give it once or not at all.")
+    found: list[str] = []
+    if twice:
+        planned, found = None, ["\n".join(_compared(what, settings, twice, machine))]
+    elif searches:
+        planned, *found = _found(options, what, machine, settings)
+    else:
+        planned = planner.plan(**what, **settings)
+    usual |= {name: value for name, value in ASSUMED.items() if name not in usual and name not in given
+              and (planned is None or getattr(planned.settings, name) == value)} if not searches else {}  # fmt: skip
+    yield f"Assumed, as you gave nothing else: {' '.join(['--gpu', gpu, *flags(usual)])}"
+    yield from found
+    if planned is None:
+        return
+    head, _, *rest = planner.page(planned, machine)
+    yield from (head, *rest, " ".join(_most(planned, machine)))
     if options.why:
-        print("", planned.explain(machine).partition("\n\n")[2], *planner.units(planned), sep="\n")
+        yield planned.explain(machine).partition("\n\n")[2]
+        yield "\n".join(planner.units(planned)).lstrip()
+    if searches:
+        yield f"Again: {command(words, gpu, vars(planned.settings))}"
 
 
 def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -68,25 +88,24 @@ def _plain(name: str) -> str:
 
 def _nodes(gpu: str, ranks: float) -> str:
     """Return the name of the hardware, or of several such nodes if one has too few devices."""
+    gpu = next((name for name in HARDWARE if _plain(name) == _plain(gpu)), gpu)
     one = planner.hardware(gpu)
     many = (name for name, far in HARDWARE.items() if far.network and name.startswith(f"{gpu}-")
             and far.memory_bytes == one.memory_bytes)  # fmt: skip
     return gpu if one.network or ranks <= one.devices else next(many, gpu)
 
 
-def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: dict[str, Any]) -> Plan:
+def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: dict[str, Any]) -> tuple[Plan, str]:
     (model,) = what.values()
     if options.tokens:
         most = {"most_ranks": settings.pop("world_size")} if "world_size" in settings else {}
         tokens, days = number("--tokens", options.tokens), number("--days", options.days)
         budget = planner.cheapest(model, machine, tokens=tokens, days=days, **most, **settings)
-        print(f"{budget}\n")
-        return budget.plan
+        return budget.plan, str(budget)
     batch: Any = {"global_batch": number("--global-batch", options.global_batch)} if options.global_batch else {}
     choice = planner.choose(model, machine, **batch, **settings)
     best, lines = choice.best, str(choice).splitlines()
-    print(*(lines if options.why else [*lines[:7], f"... of {len(lines) - 1}; --why prints all."]), "", sep="\n")
-    return best.plan
+    return best.plan, "\n".join(lines if options.why else [*lines[:7], f"... of {len(lines) - 1}; --why prints all."])
 
 
 def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Hardware) -> Iterator[str]:
@@ -99,13 +118,16 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
             held = planner.size(one.peak_bytes), planner.size(one.sent_bytes)
             rows.append((" ".join(flags(chosen)), *held, *planner.costs(one, machine)))
         except CourseError as refusal:
-            refusals.append(f"{' '.join(flags(chosen))}: {refusal}")
+            refusals.append(f"{' '.join(flags(chosen))}: {as_options(str(refusal))}")
     yield from (planner.aligned(rows), *refusals)
 
 
 def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
     if planned.model.transformer:
-        yield f"{planner.largest_batch(planned, machine)} sequences in a micro-batch"
-        yield f"{planner.longest_sequence(planned, machine)} tokens in a sequence"
+        batch, longest = planner.largest_batch(planned, machine), planner.longest_sequence(planned, machine)
+        fits = f"The largest micro-batch that fits has {planner.count(batch, 'sequence')}."
+        yield fits if batch else "Not even one sequence fits."
+        if longest:
+            yield f"The longest sequence that fits has {longest} tokens."
     ranks = planner.fewest_ranks(planned, machine)
-    yield f"it fits on {ranks} GPU{'s' * (ranks > 1)} or more" if ranks else "it fits on no number of GPUs"
+    yield f"It needs {planner.count(ranks, 'GPU')} or more." if ranks else "More GPUs do not help."

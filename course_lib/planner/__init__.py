@@ -1,8 +1,8 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Of our packages it imports only `errors`.
 
-questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers <- settings
+questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers, rules <- settings
                 shapes, settings <- pieces, frozen
-bytes held      parts, partition <- layout <- held;  activations, held <- memory
+bytes held      parts <- layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
 the whole       memory, pieces, volume, step, explain <- plan <- choose <- solve
@@ -10,7 +10,7 @@ compared with   plan <- validation: published runs
 """
 
 from .choose import Candidate, Choice, choose
-from .explain import COSTS, aligned, costs, duration, how, page, shortage, size, units, verdict
+from .explain import COSTS, aligned, costs, count, duration, how, page, shortage, size, units, verdict
 from .memory.parts import AVERAGING, CATEGORIES, STEP, Part
 from .plan import Plan, plan
 from .solve import Budget, cheapest, fewest_ranks, fits, largest_batch, longest_sequence
@@ -30,7 +30,7 @@ __all__ = [
     "AVERAGING", "CATEGORIES", "CHOICES", "COSTS", "HARDWARE", "MODELS", "OPTIMIZERS", "PASSES", "PRECISIONS",
     "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
-    "Validation", "aligned", "bus_bandwidth", "cheapest", "choose", "costs", "duration", "fewest_ranks", "fits",
-    "hardware", "how", "known", "largest_batch", "longest_sequence", "page", "plan", "ring_seconds", "seconds",
+    "Validation", "aligned", "bus_bandwidth", "cheapest", "choose", "costs", "count", "duration", "fewest_ranks",
+    "fits", "hardware", "how", "known", "largest_batch", "longest_sequence", "page", "plan", "ring_seconds", "seconds",
     "shortage", "size", "units", "validate", "verdict", "whole",
 ]  # fmt: skip

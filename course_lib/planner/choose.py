@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 from typing import Any
 
 from .explain import duration, how, shortage, size, verdict
 from .plan import Plan, plan
+from .timing.cost import crossing
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Timeline
@@ -79,13 +80,14 @@ def choose(
     model: Any, hardware: str | Hardware, *, world_size: int | None = None, global_batch: int | None = None,
     **given: Any,
 ) -> Choice:  # fmt: skip
-    """Rank stages, checkpointing, offload, hybrid sharding, and tensor, context and pipeline parallelism for `model`.
+    """Rank stages, checkpointing, offload, hybrid sharding, and the ways to cut `model` over ranks.
 
-    All train on the same tokens in a step: where ranks share a sequence, a step has as many times the micro-batches. Of
-    those within 5 % of the fastest, what cuts the model least comes first, then the lowest stage: it is the simplest to
-    run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer waits for; context parallelism
-    of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each micro-batch; a cut together with
-    offload or hybrid sharding.
+    All train on the same tokens in a step: where ranks share a sequence, a step has as many times the micro-batches,
+    and with `global_batch` each way has the fastest micro-batch that fits. Experts stay on each rank, or are spread
+    over one node or four. Of those within 5 % of the fastest, what cuts the model least comes first, then the lowest
+    stage: it is the simplest to run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer
+    waits for; context parallelism of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each
+    micro-batch; a cut together with offload or hybrid sharding.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -102,10 +104,13 @@ def choose(
     machine = named(hardware)
     ranks = machine.devices if world_size is None else world_size
     usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
-    tried = _plans(model, machine, usual | {"world_size": ranks} | given, global_batch)
-    plans = [(*shortage(one, machine), one) for one in tried]
-    timed = [(one, one.timeline(machine)) for short, _, one in plans if short <= 0]
-    lacking = sorted((lack for lack in plans if lack[0] > 0), key=lambda lack: lack[0])
+    timed, lacking = list[Timed](), list[Lacking]()
+    for batches in _plans(model, machine, usual | {"world_size": ranks} | given, global_batch):
+        if room := [*takewhile(lambda one: shortage(one, machine)[0] <= 0, batches)]:
+            timed.append(min(((one, one.timeline(machine)) for one in room), key=lambda one: one[1].seconds))
+        else:
+            lacking.append((*shortage(batches[0], machine), batches[0]))
+    lacking.sort(key=lambda lack: lack[0])
     equal = min((timeline.seconds for _, timeline in timed), default=0.0) * (1 + _EQUAL)
     timed.sort(key=lambda one: (max(one[1].seconds, equal), _effort(one[0]), one[1].seconds))
     reasons = [_why(timed, lacking, machine), *(_reason(*one, *timed[0]) for one in timed[1:])] if timed else []
@@ -126,8 +131,12 @@ def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
         yield dict(zip(CUTS, values, strict=True))
 
 
-def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None) -> list[Plan]:
-    """Return a plan for each valid combination of settings that are not fixed. Raises ValueError if there is none."""
+def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None) -> list[list[Plan]]:
+    """Return the plans of each valid combination of settings that are not fixed: a micro-batch of one sequence first.
+
+    Raises:
+        ValueError: no combination is valid.
+    """
     ranks = machine.shard_group(fixed["world_size"]).ranks
     what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
     if "params" in what:  # nothing says where to cut, or what activations there are
@@ -137,11 +146,13 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         if "micro_batches" in fixed:
             raise PlanError(f"global_batch={global_batch} and micro_batches={share[0]}: give one, the other follows.")
         share = whole("global_batch", global_batch), fixed.get("batch", 1) * ranks
+    known = plan(**what, sequence=1).model.transformer
     varied: dict[str, Sequence[Any]] = {
         "stage": range(4),
         "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else ["none", "full"],
         "offload": _OFFLOADS,
         "shard_size": [None, machine.devices] if ranks > machine.devices else [None],
+        "expert_parallel": [1, machine.devices, 4 * machine.devices] if known and known.experts else [1],
     }
     open_names = [name for name in varied if name not in fixed]
     plans, refusals = [], []
@@ -152,9 +163,12 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
             continue
         try:
             chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
-            one = plan(**what, **fixed | cut | chosen)
-            groups(one.settings, machine)  # raises if they do not fit its nodes
-            plans.append(one)
+            batches = [plan(**what, **fixed | cut | chosen)]
+            groups(batches[0].settings, machine)  # raises if they do not fit its nodes
+            while global_batch and "batch" not in fixed and chosen["micro_batches"] % 2 ** len(batches) == 0:
+                larger = {"batch": 2 ** len(batches), "micro_batches": chosen["micro_batches"] // 2 ** len(batches)}
+                batches.append(plan(**what, **fixed | cut | chosen | larger))
+            plans.append(batches)
         except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
             refusals.append(refusal)
     if not plans:
@@ -164,7 +178,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
 
 def _effort(plan: Plan) -> tuple[int, ...]:
     """Return how much there is to run: the ranks that share a sequence, stages before matrices, and ZeRO's stage."""
-    cut = [getattr(plan.settings, name) for name in reversed(CUTS)]
+    cut = [getattr(plan.settings, name) for name in (*reversed(CUTS), "expert_parallel")]
     return (prod(cut), *cut, plan.settings.stage)
 
 
@@ -178,24 +192,22 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
     for rival, time in others:
         if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
             mine, theirs = (_leaving(p, machine) for p in (best, rival))
-            network = f" Over the network a GPU sends {size(mine)} in a step, there {size(theirs)}."
-            reason = f"the best that fits. {how(rival.settings)} is {_slower(time, fastest)}."
+            network = f" A node sends {size(mine)} over the network in a step, there {size(theirs)}."
+            reason = f"the best that fits. The next, {how(rival.settings)}, is {_slower(time, fastest)}."
             return reason + network if mine or theirs else reason
     return "the best that fits."
 
 
 def _leaving(plan: Plan, machine: Hardware) -> float:
-    """Return the bytes that leave a node in a step, for each of its devices: a ring leaves each node once."""
+    """Return the bytes that leave a node in a step. A ring leaves each node once."""
     settings, nbytes, found = plan.settings, 0.0, groups(plan.settings, machine)
     for call in plan.collectives:
         if call.op == "send":  # a stage is a row of ranks, of which some or all have the next one in a different node
-            part = min(1, settings.tensor_parallel * settings.data_parallel / machine.devices)
-        else:
-            group = found[call.group]
-            part = 0 if group.nodes == 1 else 1 / group.members
-            if "to_all" in call.op:
-                part = 1 - (group.members - 1) / (group.ranks - 1)
-        nbytes += float(call.sent) * part
+            nbytes += float(call.sent) * min(machine.devices, settings.tensor_parallel * settings.data_parallel)
+        elif call.op == "all_to_all":
+            nbytes += call.total_bytes * crossing(found[call.group], call.copies) * machine.devices
+        elif found[call.group].nodes > 1:
+            nbytes += float(call.sent) * machine.devices / found[call.group].members
     return nbytes
 
 

@@ -42,12 +42,17 @@ def _scaled(value: float, units: dict[str, float]) -> str:
     return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
 
 
+def count(number: float, what: str) -> str:
+    """Return a number of things: `1 GPU`, `1024 GPUs`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def how(settings: Settings) -> str:
     """Return the settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
     cuts = {"TP": settings.tensor_parallel, "CP": settings.context_parallel, "EP": settings.expert_parallel,
             "PP": settings.pipeline_parallel, "LoRA": settings.lora_rank}  # fmt: skip
     words = {
-        f"stage {settings.stage} on {settings.world_size} ranks": True,
+        f"stage {settings.stage} on {count(settings.world_size, 'rank')}": True,
         **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
         f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
         settings.precision: True, settings.optimizer: True,
@@ -55,6 +60,7 @@ def how(settings: Settings) -> str:
         f"{settings.checkpointing} checkpointing": settings.checkpointing != "none",
         f"buckets of {size(settings.bucket_bytes or 0)}": settings.bucket_bytes is not None and settings.stage < 3,
         f"{' and '.join(settings.offload)} on the host": settings.offload,
+        f"micro-batches of {settings.batch}": settings.batch > 1,
     }  # fmt: skip
     return ", ".join(word for word, said in words.items() if said)
 
@@ -83,7 +89,8 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     held.append(("all", size(plan.peak_bytes), size(sum(between.values()))))
     yield aligned([("held by rank 0", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
     host = f" It holds {size(plan.host_bytes)} on the host." if plan.host_bytes else ""
-    yield f"torch reserves {size(plan.reserved_bytes)}.{host} Each rank sends {size(plan.sent_bytes)} in a step."
+    kept = f"With the gaps that torch leaves, it takes {size(plan.reserved_bytes)} on the device."
+    yield f"{kept}{host} Each rank sends {size(plan.sent_bytes)} in a step."
     rows: list[tuple[str, ...]] = [("on", *COSTS)]
     for name, machine in [(one.name, one) for one in machines] or HARDWARE.items():
         try:
@@ -92,7 +99,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
             if machines:
                 raise
     ranks = plan.settings.world_size
-    yield aligned(rows) if rows[1:] else f"No machine by name has whole nodes for {ranks} ranks."
+    yield aligned(rows) if rows[1:] else f"No machine by name has whole nodes for {count(ranks, 'rank')}."
     for machine in machines:
         short, where = shortage(plan, machine)
         if short > 0:
@@ -120,10 +127,11 @@ def units(plan: Plan) -> Iterator[str]:
         return
     found = gathered_bytes(piece, trained(piece, settings), settings.policy.parameter, settings)
     outer, layer, whole = map(size, (found[0], found[-1], sum(found)))
-    yield f"\nParameters of a unit: outer {outer}, layer {layer}. In one unit, all {whole} would be gathered at once."
+    gathered = f"a part at a time: a layer, {layer}, or what is outside the layers, {outer}"
+    yield f"\nStage 3 gathers {gathered}. If the whole model were one part, it would gather all {whole} at once."
     if known:
         kept = size(settings.tokens * activations.kept(known, settings))
-        yield f"A layer keeps {kept} of activations of a micro-batch. Without recomputation it makes:"
+        yield f"A layer keeps {kept} of a micro-batch's activations for backward. Without recomputation it makes:"
         made = activations.layer(known, settings).items()
         yield from (f"  {size(settings.tokens * nbytes):>10}  {name}" for name, nbytes in made if nbytes)
 

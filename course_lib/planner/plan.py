@@ -4,7 +4,7 @@ States and bytes sent are exact, to the byte, wherever the shapes are known. Pea
 them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from html import escape
@@ -21,21 +21,22 @@ from .timing.hardware import hardware as named
 from .timing.schedule import Timeline
 from .timing.volume import Collective, collectives
 from .timing.work import token_flops
-from .training.checks import PlanError, pick, whole
+from .training.checks import PlanError, known, whole
 from .training.frozen import trained
 from .training.models import MODELS
 from .training.pieces import piece
-from .training.settings import Settings, settings
+from .training.settings import Settings
 from .training.shapes import Model, Transformer, of_params, of_transformer
 
-WORKSPACE_BYTES = 2**29
-"""Bytes of libraries such as cuBLAS, through torch's allocator: 0.5 GiB, fitted on the playbook's 1B and 3B rows."""
+WORKSPACE_BYTES = 4 * 2**25
+"""Bytes of libraries through torch's allocator: 32 MiB on Hopper for each of cuBLAS and cuBLASLt (torch, pull request
+120925), in forward's thread and in backward's."""
 
-FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03}
+FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03, "nanotron": 1.015}
 """Bytes that torch's caching allocator reserves, for each byte that it needs at the peak and for gradients.
 
 Fitted, one number each: eager and compiled on torchtitan's pull request 165, expandable segments on its benchmarks of
-December 2024. See docs/validation.md.
+December 2024, nanotron on half of the playbook's rows. See docs/validation.md.
 """
 
 
@@ -118,12 +119,12 @@ class Plan:
         Gradients that come after the peak rarely fit the blocks freed by then. Frozen parameters are allocated once,
         before the first step, and leave no gaps. nanotron's needs are fitted on what it reserved.
         """
-        if self.settings.engine == "nanotron" and (known := self.model.transformer):
-            return self.active_bytes + round(self.settings.tokens * held_back(known, self.settings))
         still = sum(part.nbytes for part in self.parts if part.name == "frozen parameters" and not part.host)
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
+        kind = "nanotron" if self.settings.engine == "nanotron" else kind
         late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
-        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)))
+        held = self.settings.tokens * held_back(self.model.transformer, self.settings) if self.model.transformer else 0
+        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)) + held)
 
     @property
     def host_bytes(self) -> int:
@@ -192,17 +193,20 @@ def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None
         )
     described = of_params(params) if model is None else model
     if isinstance(described, str):
-        described = pick("model", described, MODELS)
+        known("model", described, MODELS)
+        described = MODELS[described]
     if isinstance(described, Transformer):
         described = of_transformer(described)
     if isinstance(count := given.get("trainable"), int | float) and count > 1:
         given["trainable"] = whole("trainable", count, most=described.params) / described.params
-    planned = Plan(model=described, settings=settings(**given))
-    known, sequence = described.transformer, planned.settings.sequence
-    if known and sequence > known.context:
+    for name in given:
+        known("setting", name, (field.name for field in fields(Settings)))
+    planned = Plan(model=described, settings=Settings(**given))
+    transformer, sequence = described.transformer, planned.settings.sequence
+    if transformer and sequence > transformer.context:
         raise PlanError(
-            f"sequence={sequence} with {known.name}: it was made for at most {known.context} tokens. Choose a shorter "
-            "sequence."
+            f"sequence={sequence} with {transformer.name}: it was made for at most {transformer.context} tokens. "
+            "Choose a shorter sequence."
         )
     trained(planned.piece, planned.settings)  # raises if the model cannot be cut or adapted in this way
     return planned

@@ -65,8 +65,7 @@ class Budget:
     def __repr__(self) -> str:
         settings, days = self.plan.settings, self.seconds / 86400
         how_long = f"With sequences of {settings.sequence} tokens: {self.gpu_hours:,.0f} GPU-hours, {days:.3g} days"
-        batches = f"{settings.micro_batches} micro-batches of {settings.batch}"
-        return f"{how_long}, {how(settings)}, {batches}, at most {size(self.plan.peak_bytes)}"
+        return f"{how_long}, {how(settings)}, at most {size(self.plan.peak_bytes)}"
 
 
 def cheapest(

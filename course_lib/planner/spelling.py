@@ -1,5 +1,6 @@
 """Settings as words: the options of `course plan`, and a value as its option, an address and a form have it."""
 
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -57,6 +58,18 @@ def flags(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options of these settings, and their values."""
     for name, value in settings.items():
         yield from (SHORT.get(name, flag(name)), written(value))
+
+
+_OPTIONS = {"hardware": "--gpu", **{name: SHORT.get(name, flag(name)) for name in SETTINGS}}
+_GIVEN = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^]]*\]|\([^)]*\)|'[^']*'|[\w.+-]*\w)")
+_NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
+
+
+def as_options(text: str) -> str:
+    """Return a message of the planner with options instead of settings: `--gpus 6`, not `world_size=6`."""
+    text = _GIVEN.sub(lambda found: f"{_OPTIONS[found[1]]} {found[2].strip('[](),') or 'none'}", text)
+    text = _NAMED.sub(lambda found: _OPTIONS[found[1]], text.replace("model='", "'"))
+    return re.sub(r"'([\w.,-]+)'", r"\1", text)
 
 
 def command(model: Sequence[str], hardware: str, settings: Mapping[str, Any]) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .explain import size, verdict
+from .explain import aligned, size, verdict
 from .plan import Plan, plan
 from .spelling import SETTINGS, read
 from .timing.cost import Link
 from .timing.hardware import HARDWARE, LINKS
-from .training.checks import rows
+from .training.checks import PlanError, rows
 from .training.models import MODELS, described
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -90,8 +90,11 @@ class Run:
 
     @cached_property
     def fits(self) -> str:
-        """The planner's verdict on whether the run fits."""
-        return verdict(self.plan, MACHINES[self.hardware])
+        """The planner's verdict on whether the run fits; "is refused" if it cannot run at all."""
+        try:
+            return verdict(self.plan, MACHINES[self.hardware])
+        except PlanError:
+            return "is refused"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +111,12 @@ class Compared:
         """The planned value's relative error."""
         return self.planned / self.published - 1
 
-    def __str__(self) -> str:
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells of a table."""
         values = [size(value) if self.what in ("active", "reserved") else f"{value:.4g}"
                   for value in (self.planned, self.published)]  # fmt: skip
-        run = self.run
-        return (
-            f"{run.source:26}  {run.model:11}  {run.sharding:34}  {self.what:12}  {values[0]:>9}  {values[1]:>9}  "
-            f"{self.error:+7.1%}"
-        )
+        return self.run.source, self.run.model, self.run.sharding, self.what, *values, f"{self.error:+.1%}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +138,8 @@ class Validation:
 
     def table(self) -> str:
         """Return every compared value as a line."""
-        head = f"{'source':26}  {'model':11}  {'parallelism':34}  {'value':12}    planned  published    error"
-        return "\n".join([head, *map(str, self.compared)])
+        head = ("source", "model", "parallelism", "value", "planned", "published", "error")
+        return aligned([head, *(one.row for one in self.compared)])
 
     def __str__(self) -> str:
         """Return the summary by source, model and sharding, the verdicts, and the rows that are left out."""
@@ -146,12 +147,12 @@ class Validation:
         for one in self.compared:
             for name in (f"{one.run.model}, {one.run.kind}", f"all, {one.run.kind}"):
                 groups.setdefault((one.run.source.split(" ")[0], one.what, name), []).append(one.error)
-        lines = [f"{'source':15}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
-        for (source, what, name), errors in sorted(groups.items()):
-            near, sizes = sum(abs(error) <= 0.1 for error in errors) / len(errors), [*map(abs, errors)]
-            lines.append(f"{source:15}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  "
-                         f"{max(sizes):7.0%}")  # fmt: skip
-        lines.append("")
+        rows: list[tuple[str, ...]] = [("source", "value", "runs", "number", "median |error|", "within 10 %", "worst")]
+        for key, errors in sorted(groups.items()):
+            sizes = [*map(abs, errors)]
+            near = sum(one <= 0.1 for one in sizes) / len(sizes)
+            rows.append((*key, str(len(sizes)), f"{median(sizes):.1%}", f"{near:.0%}", f"{max(sizes):.0%}"))
+        lines = [aligned(rows), ""]
         for ended, verdicts in self.verdicts.items():
             counts = ", ".join(f"{number} × “{name}”" for name, number in verdicts.most_common())
             lines.append(f"{verdicts.total()} {ended}. The plan's verdicts: {counts or 'none'}.")

@@ -131,8 +131,7 @@ def test_a_plan_has_an_address_and_the_back_button_returns_to_it(page: Page, add
     expect(page.get_by_label("1 optimizer")).to_be_checked()
     expect(page.locator("[name=expandable]")).to_have_value("yes")
     expect(page.locator("#plan code").first).to_have_text(
-        "course plan llama-70b --gpu h100-infiniband --gpus 64 --stage 1 --sequence 4096 --attention flash "
-        "--expandable yes"
+        "course plan llama-70b --gpu h100-infiniband --gpus 64 --stage 1 --sequence 4096 --expandable yes"
     )
 
     page.get_by_role("button", name="×2 GPUs").click()
@@ -149,8 +148,8 @@ def test_what_is_wrong_or_hostile_in_an_address_is_shown_as_text(page: Page, add
     open_planner(page, address, "#world_size=many&model=<img src=x onerror=window.hurt=1>&<b>=1&stage=2")
     verdict = page.locator("#verdict")
 
-    expect(verdict).to_contain_text("world_size='many': what is counted here is whole")
-    expect(verdict).to_contain_text("model='<img src=x onerror=window.hurt=1>': the planner knows no such model")
+    expect(verdict).to_contain_text("world_size='many': it has to be a whole number")
+    expect(verdict).to_contain_text("model='<img src=x onerror=window.hurt=1>': there is no such model")
     expect(verdict).to_contain_text("There is no setting '<b>': it is left out.")
     expect(page.locator("#plan")).to_contain_text("Stage 2 on 8 ranks")
     assert page.locator("#verdict :is(img, b)").count() == 0

@@ -11,8 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from course_lib import World, zero
 from course_lib.planner import Transformer, plan
-from course_lib.planner.memory.partition import greedy
-from course_lib.planner.training.shapes import numel
+from course_lib.planner.memory.layout import greedy
 
 RANKS = 3
 LAYERS = ((5, 7), (7, 7), (7, 3))
@@ -95,7 +94,7 @@ def partitioned() -> list[int]:
 def test_zero_redundancy_optimizers_partition() -> None:
     shapes = [shape for unit in UNITS for shape in unit]
 
-    assert World(RANKS).run(partitioned)[0] == [numel(owned) for owned in greedy(shapes, RANKS)]
+    assert World(RANKS).run(partitioned)[0] == [sum(owned) for owned in greedy([shapes], RANKS)]
 
 
 # Activations, of a GPT without dropout, whose masks torch keeps as wide as the data on CPUs

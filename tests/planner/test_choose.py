@@ -174,8 +174,8 @@ def test_the_winner_says_what_crosses_the_network() -> None:
 
     assert (best.plan.settings.tensor_parallel, rival.plan.settings.tensor_parallel) == (4, 8)
     assert best.reason == (
-        f"the best that fits. {how(rival.plan.settings)} is {rival.reason.partition('. It sends')[0]}. "
-        f"Over the network a GPU sends {size(float(states / 2))} in a step, there {size(float(apart))}."
+        f"the best that fits. The next, {how(rival.plan.settings)}, is {rival.reason.partition('. It sends')[0]}. "
+        f"A node sends {size(float(4 * states))} over the network in a step, there {size(float(8 * apart))}."
     )
 
 
@@ -185,20 +185,43 @@ def test_the_ends_of_a_pipeline_cross_the_network_only_between_nodes() -> None:
     sends = sum(call.sent for call in choice.best.plan.collectives if call.op == "send")
 
     assert (choice.best.plan.settings.tensor_parallel, choice.best.plan.settings.pipeline_parallel) == (4, 16)
-    assert f"Over the network a GPU sends {size(float(sends) / 2)} in a step" in choice.best.reason
+    assert f"A node sends {size(float(sends) * 4)} over the network in a step" in choice.best.reason
 
 
 def test_of_what_is_exchanged_all_to_all_a_ring_does_not_save_the_network() -> None:
-    """16 ranks with experts in 2 nodes: of the 15 others that a rank sends to, 8 are in the other node."""
+    """16 ranks with experts in 2 nodes: of 2 copies of a token, half leave the node, some together."""
     experts = replace(MODELS["llama3-8b"], experts=16, chosen=2, ffn=1024)
     alone = plan(model=experts, world_size=16, expert_parallel=16)
     sent = {call.op: float(call.sent) for call in alone.collectives if call.group == "expert"}
-    whole = sum(float(call.sent) for call in alone.collectives if call.op == "all_to_all")
-    rings = sum(float(call.sent) / 8 for call in alone.collectives if call.op != "all_to_all")
+    whole = sum(call.total_bytes for call in alone.collectives if call.op == "all_to_all")
+    rings = sum(float(call.sent) for call in alone.collectives if call.op != "all_to_all")
 
     assert set(sent) == {"all_to_all"}
-    assert _leaving(alone, HARDWARE["h100-infiniband"]) == pytest.approx(whole * 8 / 15 + rings)
+    assert _leaving(alone, HARDWARE["h100-infiniband"]) == pytest.approx(8 * whole * 3 / 8 + rings)
     assert _leaving(plan(model="gpt2", world_size=8), HARDWARE["h100-infiniband"]) == 0
+
+
+def test_a_global_batch_leaves_the_micro_batch_open() -> None:
+    """GPT-2 on 8 GPUs, 128 sequences: 16 for each, in micro-batches of a power of two; the fastest that fits."""
+    choice = choose("gpt2", "h100", global_batch=128, stage=1, checkpointing="none", tensor_parallel=1, offload=())
+    alone = next(c for c in choice.ranked if c.plan.settings.pipeline_parallel == 1)
+    given = {"world_size": 8, "stage": 1, "attention": "flash", "implementation": "foreach", "bucket_bytes": 2**28}
+    speeds = {batch: plan(model="gpt2", **given, batch=batch, micro_batches=16 // batch).step_seconds("h100")
+              for batch in (1, 2, 4, 8, 16)}  # fmt: skip
+
+    assert alone.seconds == min(speeds.values()) < speeds[1]
+    assert alone.plan.settings.batch * alone.plan.settings.micro_batches == 16
+    assert f"micro-batches of {alone.plan.settings.batch}" in str(choice)
+    kept = choose("gpt2", "h100", global_batch=128, batch=2).ranked
+    assert {c.plan.settings.batch for c in kept} == {2}
+
+
+def test_experts_are_spread_over_a_node_or_four() -> None:
+    tried = {c.plan.settings.expert_parallel for c in choose("mixtral-8x7b", "h100", stage=3).ranked}
+
+    assert tried == {1, 8}  # 32 is more than there are ranks
+    assert {c.plan.settings.expert_parallel for c in choose("gpt2", "h100").ranked} == {1}
+    assert {c.plan.settings.expert_parallel for c in choose("mixtral-8x7b", "h100", expert_parallel=2).ranked} == {2}
 
 
 def test_16384_gpus_are_a_few_hundred_plans() -> None:

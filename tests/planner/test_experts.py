@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from course_lib.planner import HARDWARE, Group, Link, Settings, Transformer, plan, seconds
+from course_lib.planner import HARDWARE, MODELS, Group, Link, Settings, Transformer, plan, seconds
 from course_lib.planner.memory.activations import layer
+from course_lib.planner.timing.cost import crossing
 from course_lib.planner.timing.work import element_wise
 
 SMALL = Transformer(
@@ -136,6 +137,19 @@ def test_an_all_to_all_shares_the_nodes_link() -> None:
     assert seconds("all_to_all", 0.0, latency) == 5 + 3 + 40
 
 
+def test_a_token_crosses_to_a_node_once() -> None:
+    """Of 2 copies on 2 nodes, 1 leaves; with both in the other node, in 1 of 4 cases, one crossing serves both."""
+    group = Group(members=4, nodes=2, inside=Link(alpha=0.0, bandwidth=100.0), across=Link(alpha=0.0, bandwidth=50.0))
+
+    assert (crossing(group), crossing(group, copies=2)) == (1 / 2, 3 / 8)
+    assert seconds("all_to_all", 8.0, group, 2) == 4 * 3 / 50
+    model = replace(MODELS["mixtral-8x7b"], layers=2)
+    megatron, torch = (
+        plan(model=model, world_size=8, expert_parallel=8, stage=3, engine=e) for e in ("paper", "torch")
+    )
+    assert [{c.copies for c in one.collectives if c.op == "all_to_all"} for one in (megatron, torch)] == [{2}, {1}]
+
+
 def test_computing_waits_for_the_exchange() -> None:
     """2 layers, 2 all-to-alls in forward, 2 in backward, of 2 copies of 10 tokens, 3/4 of them at 1 GB/s."""
     machine = replace(HARDWARE["h100"], inside=Link(alpha=0.0, bandwidth=1e9), launch=0.0, switch=None)
@@ -203,7 +217,7 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
             {"model": SMALL, "world_size": 3, "expert_parallel": 3},
             "it has 8 experts in a layer, and a rank needs whole",
         ),
-        ({"model": DENSE, "world_size": 2, "expert_parallel": 2}, "it has 0 experts in a layer"),
+        ({"model": DENSE, "world_size": 2, "expert_parallel": 2}, "it has no experts. Leave it out"),
         (
             {"model": SMALL, "world_size": 4, "expert_parallel": 8},
             "expert_parallel=8 with stage=0: 4 ranks share states",
@@ -218,7 +232,7 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
         ({"model": SMALL, "world_size": 8, "stage": 3, "reshard": 3}, "reshard=3 with stage=3: 8 ranks share states"),
         (
             {"model": SMALL, "world_size": 8, "stage": 3, "reshard": "node"},
-            "reshard='node': what is counted here is whole",
+            "reshard='node': it has to be a whole number",
         ),
         ({"model": SMALL, "capacity_factor": "2"}, "a capacity_factor of 1 or more"),
         ({"model": SMALL, "capacity_factor": 0.5}, "a capacity_factor of 1 or more"),

@@ -169,10 +169,10 @@ def test_quantized_matrices_are_unpacked_for_each_pass() -> None:
         ({"trainable": -0.1}, "trainable=-0.1, lora_rank=0: a part of the parameters is trained, from 0 to 1"),
         ({"trainable": "all"}, "trainable='all', lora_rank=0: a part of the parameters is trained"),
         ({"trainable": 0.1, "lora_rank": 8}, "Give one of the two"),
-        ({"trainable": 9e9}, "trainable=9000000000.0: what is counted here is whole, from 1 to 7000000000"),
+        ({"trainable": 9e9}, "trainable=9000000000.0: it has to be a whole number, from 1 to 7000000000"),
         ({"lora_rank": 8}, "adapters need the matrices of layers. Give a model, or trainable=0.01"),
         ({"trainable": 0.1, "engine": "zero"}, "this course's shards hold what is trained. Choose trainable=1"),
-        ({"trainable": 0.1, "frozen": "fp4"}, "frozen='fp4': the planner knows no such frozen"),
+        ({"trainable": 0.1, "frozen": "fp4"}, "frozen='fp4': there is no such frozen"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(given: dict[str, object], message: str) -> None:

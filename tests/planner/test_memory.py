@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.planner import MODELS, Settings, Transformer, plan
 from course_lib.planner.memory.activations import kept, layer
-from course_lib.planner.memory.partition import flat, greedy, rows
+from course_lib.planner.memory.layout import flat, greedy, rows
 
 LAYERS = [[], [(7, 5), (7,)], [(3, 7), (3,)]]  # 42 and 24 elements, and nothing outside of layers
 PSI = 66
@@ -25,7 +25,7 @@ def test_flat_pads_each_unit_and_rows_each_tensor() -> None:
 
 
 def test_greedy_gives_the_largest_first_to_whoever_has_least() -> None:
-    assert greedy([(2,), (9,), (8,), (3,)], 2) == [[(9,), (2,)], [(8,), (3,)]]
+    assert greedy([[(2,), (9,)], [(8,), (3,)]], 2) == [[9, 2], [8, 3]]
 
 
 def test_more_ranks_than_elements() -> None:

@@ -39,7 +39,7 @@ def test_its_memory_adds_up() -> None:
     assert held["all"] == [size(planned.peak_bytes), size(sum(planned.moments["between steps"].values()))]
     for category, nbytes in planned.moments[planned.peak_moment].items():
         assert (size(nbytes) in held[category]) if nbytes else category not in held
-    assert f"torch reserves {size(planned.reserved_bytes)}." in repr(planned)
+    assert f"it takes {size(planned.reserved_bytes)} on the device." in repr(planned)
 
 
 def test_it_has_each_machine_that_has_a_place_for_the_ranks() -> None:
@@ -86,9 +86,9 @@ def test_units_and_what_a_layer_keeps() -> None:
     text = "\n".join(units(plan(**GIVEN)))
     model = MODELS["llama3-8b"]
 
-    assert "outer 2.1 GB, layer 436 MB. In one unit, all 16.1 GB would be gathered at once." in text
+    assert "a layer, 436 MB, or what is outside the layers, 2.1 GB. If the whole model were one part, it" in text
     assert f"{size(1024 * 4 * model.ffn * 2)}  inside of the feed-forward layer" in text
-    assert "A layer keeps 8.39 MB of activations" in "\n".join(units(plan(**GIVEN, checkpointing="full")))
+    assert "A layer keeps 8.39 MB of a micro-batch's" in "\n".join(units(plan(**GIVEN, checkpointing="full")))
     assert list(units(plan(params=7e9))) == []
     assert len(list(units(plan(params=[(512, 512)])))) == 1
 
@@ -113,4 +113,4 @@ def test_of_experts_it_names_the_parameters_that_compute_a_token() -> None:
 def test_units_of_frozen_parameters_are_as_wide_as_they_are_kept() -> None:
     """The layers' matrices in 4 bits and constants, the outer unit in 16."""
     text = "\n".join(units(plan(**GIVEN, lora_rank=16, frozen="nf4")))
-    assert "outer 2.1 GB, layer 11" in text
+    assert "a layer, 11" in text

@@ -70,12 +70,24 @@ def test_embedding_and_head_count_as_layers_where_layers_do_not_divide(
     assert sum(expected) == layers
 
 
-@pytest.mark.parametrize(("count", "layers"), [(2, 10), (4, 5), (8, 3)])
-def test_nanotrons_first_stage_counts_the_head_as_layers(count: int, layers: int) -> None:
-    """The 1B model's head has as many parameters as 4 of its 16 layers."""
+@pytest.mark.parametrize(
+    ("count", "layers"),
+    [(2, [10, 6]), (4, [5, 5, 5, 1]), (8, [3, 2, 3, 2, 3, 2, 1, 0])],
+)
+def test_nanotrons_stages_count_the_head_as_layers(count: int, layers: list[int]) -> None:
+    """The 1B model's head has as many parameters as 4 of its 16 layers: a whole stage of 8, with the last norm."""
     settings = Settings(world_size=count, pipeline_parallel=count, engine="nanotron")
 
-    assert stage_layers(MODELS["playbook-1b"], settings)[0] == layers
+    assert stage_layers(MODELS["playbook-1b"], settings) == layers
+
+
+@pytest.mark.parametrize(("name", "fine", "idle"), [("playbook-1b", 8, 16), ("playbook-3b", 16, 32)])
+def test_a_stage_of_nothing_is_refused(name: str, fine: int, idle: int) -> None:
+    """The head is several layers' work in one block, so that the blocks run out before the stages."""
+    plan(model=name, engine="nanotron", world_size=fine, pipeline_parallel=fine)
+
+    with pytest.raises(ValueError, match=f"do not fill {idle} pieces"):
+        plan(model=name, engine="nanotron", world_size=idle, pipeline_parallel=idle)
 
 
 def test_gpt_1t_with_selective_recomputation_may_fit_80_gb() -> None:

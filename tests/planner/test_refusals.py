@@ -12,23 +12,23 @@ from course_lib.planner import MODELS, choose, hardware, plan
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"world_size": 0}, "world_size=0: what is counted here is whole, 1 or more. Give world_size=1, say."),
-        ({"world_size": 2.5}, "world_size=2.5: what is counted here is whole, 1 or more. Give world_size=1, say."),
-        ({"world_size": True}, "world_size=True: what is counted here is whole, 1 or more. Give world_size=1, say."),
-        ({"world_size": "8"}, "world_size='8': what is counted here is whole, 1 or more. Give world_size=1, say."),
-        ({"stage": 4}, "stage=4: what is counted here is whole, from 0 to 3. Give stage=0, say."),
+        ({"world_size": 0}, "world_size=0: it has to be a whole number, 1 or more. Try world_size=1."),
+        ({"world_size": 2.5}, "world_size=2.5: it has to be a whole number, 1 or more. Try world_size=1."),
+        ({"world_size": True}, "world_size=True: it has to be a whole number, 1 or more. Try world_size=1."),
+        ({"world_size": "8"}, "world_size='8': it has to be a whole number, 1 or more. Try world_size=1."),
+        ({"stage": 4}, "stage=4: it has to be a whole number, from 0 to 3. Try stage=3."),
         (
             {"precision": "fp8"},
-            "precision='fp8': the planner knows no such precision, only 4 by name. "
+            "precision='fp8': there is no such precision. "
             "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16'.",
         ),
         (
             {"optimizer": "adamv"},
-            "optimizer='adamv': the planner knows no such optimizer, only 8 by name. Did you mean 'adam'?",
+            "optimizer='adamv': there is no such optimizer. Choose one of 'sgd', 'momentum', 'adam', ",
         ),
         (
             {"wolrd_size": 8},
-            "setting='wolrd_size': the planner knows no such setting, only 34 by name. Did you mean 'world_size'?",
+            "setting='wolrd_size': there is no such setting. Did you mean 'world_size'?",
         ),
         (
             {"shard_size": 3, "world_size": 8, "stage": 3},
@@ -46,7 +46,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"offload": ["parameters"], "stage": 2},
             "offload=['parameters'] with stage=2: a rank moves its own shard to the host, and before stage 3 there is "
-            "no shard of that. Choose stage 3 or more, or offload less.",
+            "no shard of the parameters. Choose stage 3 or more, or offload less.",
         ),
         (
             {"engine": "torch", "stage": 2},
@@ -73,7 +73,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
             "engine='zero' with reshard=False: this course's stage 3 frees each unit after forward. "
             "Choose reshard=True, or another engine.",
         ),
-        ({"bucket_bytes": 0}, "bucket_bytes=0: what is counted here is whole, 1 or more."),
+        ({"bucket_bytes": 0}, "bucket_bytes=0: it has to be a whole number, 1 or more."),
     ],
 )
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:
@@ -89,7 +89,7 @@ def test_what_is_neither_a_number_nor_shapes_is_refused(params: object) -> None:
 
 @pytest.mark.parametrize("params", [0, -1, 7.5, float("inf"), float("nan"), True])
 def test_impossible_numbers_of_parameters_are_refused(params: float) -> None:
-    with pytest.raises(ValueError, match="what is counted here is whole, 1 or more"):
+    with pytest.raises(ValueError, match="it has to be a whole number, 1 or more"):
         plan(params=params)
 
 
@@ -138,8 +138,8 @@ def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, messag
     [
         (lambda: plan(params=[(0,), (3, 0)]), "these shapes have no elements"),
         (lambda: replace(MODELS["gpt2"], heads=5), "hidden=768, heads=5, kv_heads=12: each head has hidden / heads"),
-        (lambda: replace(MODELS["gpt2"], layers=0), "layers=0: what is counted here is whole, 1 or more"),
-        (lambda: choose("gpt2", "h100", world_size=0), "world_size=0: what is counted here is whole, 1 or more"),
+        (lambda: replace(MODELS["gpt2"], layers=0), "layers=0: it has to be a whole number, 1 or more"),
+        (lambda: choose("gpt2", "h100", world_size=0), "world_size=0: it has to be a whole number, 1 or more"),
     ],
 )
 def test_other_impossible_questions(ask: Callable[[], object], message: str) -> None:
@@ -151,7 +151,7 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
     ("given", "message"),
     [
         ({"world_size": 8, "tensor_parallel": 3}, "the ranks do not fall into groups of 3. Choose a multiple of it"),
-        ({"pipeline_parallel": 2, "world_size": 2, "pipeline_stage": 2}, "pipeline_stage=2: what is counted here"),
+        ({"pipeline_parallel": 2, "world_size": 2, "pipeline_stage": 2}, "pipeline_stage=2: it has to be a whole"),
         ({"world_size": 8, "tensor_parallel": 8}, "it has 12 heads of keys and values, and a rank needs whole heads"),
         (
             {"model": "llama3-8b", "world_size": 16, "tensor_parallel": 16},
@@ -166,7 +166,7 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
             "with GPT-2: its 12 layers do not fill 16 pieces. Choose fewer stages or fewer model_chunks.",
         ),
         ({"engine": "nanotron", "stage": 2}, "nanotron shards the optimizer's states and no more"),
-        ({"loss": "mean"}, "loss='mean': the planner knows no such loss, only 5 by name"),
+        ({"loss": "mean"}, "loss='mean': there is no such loss"),
     ],
 )
 def test_parallel_settings_are_checked(given: dict[str, object], message: str) -> None:

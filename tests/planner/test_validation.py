@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from course_lib.planner import MODELS, Run, Validation, validate
-from course_lib.planner.validation import OUT_OF_MEMORY, PUBLISHED, RAN
+from course_lib.planner.validation import CRASHED, OUT_OF_MEMORY, PUBLISHED, RAN
 from docs.validation import PAGE, TITAN, page, playbook, polled
 
 PLAYBOOK, FOUNDRY = "Ultra-Scale Playbook", "llm-foundry"
@@ -33,7 +33,7 @@ def sizes(validation: Validation, what: str, source: str, *cuts: str) -> list[fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cuts", "most"), [((), 0.02), (("PP",), 0.03), (("TP",), 0.05), (("TP", "PP"), 0.08)])
+@pytest.mark.parametrize(("cuts", "most"), [((), 0.025), (("PP",), 0.03), (("TP",), 0.04), (("TP", "PP"), 0.07)])
 def test_the_playbooks_memory(validation: Validation, cuts: tuple[str, ...], most: float) -> None:
     assert median(sizes(validation, "reserved", PLAYBOOK, *cuts)) <= most
 
@@ -50,10 +50,19 @@ def test_tensor_parallelism_in_a_node_on_the_half_that_nothing_is_fitted_on(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["TP", "TP and PP"])
+def test_tensor_parallel_memory_on_the_half_that_nothing_is_fitted_on(validation: Validation, kind: str) -> None:
+    """Across nodes, and all in a pipeline."""
+    errors = errors_of(validation, "reserved", playbook(kind, across=True if kind == "TP" else None, half=True))
+
+    assert median(map(abs, errors)) <= 0.07
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "what", "number", "most"),
     [
-        ("BigScience", "reserved", 65, 0.03),
+        ("BigScience", "reserved", 65, 0.032),
         ("InternLM", "tokens/s/GPU", 31, 0.12),
         ("Megatron-LM", "tokens/s/GPU", 8, 0.10),
     ],
@@ -82,9 +91,9 @@ def test_torchtitans_memory(validation: Validation) -> None:
     active, reserved = errors("active"), errors("reserved")
 
     assert (len(active), len(reserved)) == (4, 18)
-    assert max(map(abs, active)) <= 0.05
+    assert max(map(abs, active)) <= 0.065
     assert sum(abs(error) <= 0.10 for error in reserved) >= 17
-    assert max(map(abs, reserved)) <= 0.12  # 405B, whose first stage has 15 layers
+    assert max(map(abs, reserved)) <= 0.13  # 405B, whose first stage has 15 layers
 
 
 @pytest.mark.slow
@@ -109,6 +118,12 @@ def test_of_runs_that_ran_out_of_memory_few_are_said_to_fit(validation: Validati
     verdicts = validation.verdicts[OUT_OF_MEMORY]
 
     assert (verdicts.total(), verdicts["fits"]) == (6, 1)
+    assert validation.verdicts[CRASHED]["fits"] <= 0.1 * validation.verdicts[CRASHED].total()
+
+
+@pytest.mark.slow
+def test_what_is_refused_crashed(validation: Validation) -> None:
+    assert [validation.verdicts[ended]["is refused"] for ended in (RAN, OUT_OF_MEMORY, CRASHED)] == [0, 0, 118]
 
 
 @pytest.mark.slow
@@ -173,15 +188,15 @@ def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> N
 
 @pytest.mark.slow
 def test_adapters_and_experts(validation: Validation) -> None:
-    """Within 15 %: the memory of 15 of 18 LoRA and QLoRA runs, on which nothing is fitted; 4 speeds with experts."""
+    """Within 15 %: 16 of 18 memories of LoRA and QLoRA, on which nothing is fitted; 5 of 15 speeds with experts."""
 
     def near(what: str, *sources: str) -> tuple[int, int]:
         errors = errors_of(validation, what, lambda run: run.source.startswith(sources))
         return sum(abs(error) <= 0.15 for error in errors), len(errors)
 
-    assert near("reserved", "LitGPT", "torchtune") == (15, 18)
+    assert near("reserved", "LitGPT", "torchtune") == (16, 18)
     assert near("tokens/s/GPU", "torchtune") == (2, 2)
-    assert near("tokens/s/GPU", "Megatron MoE", "Megatron-Bridge") == (4, 12)
+    assert near("tokens/s/GPU", "Megatron MoE", "Megatron-Bridge") == (5, 15)
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ def test_it_starts_with_a_plan() -> None:
     assert planner.plan == plan(**FIRST)
     assert "<strong>✓ Fits</strong> Rank 0 holds at most" in planner.verdict.value
     assert "Stage 3 on 8 ranks" in planner.drawing.value
+    assert "Stage 3 on 8 ranks, TP 2, mixed" in show_planner(tensor_parallel=2).drawing.value
 
 
 def test_a_change_is_planned_and_read_out() -> None:
@@ -50,7 +51,8 @@ def test_what_does_not_fit_says_how_much_is_short_and_why() -> None:
     planner = show_planner(stage=0)
     short = size(planner.plan.reserved_bytes - 80e9)
 
-    assert f"✗ Does not fit</strong> {short} short on rank 0." in planner.verdict.value
+    peak = size(planner.plan.peak_bytes)
+    assert f"✗ Does not fit</strong> {short} short on rank 0, for a peak of {peak}." in planner.verdict.value
     assert f"{short} short: optimizer step, mostly states of adam" in planner.drawing.value
 
 
@@ -92,9 +94,9 @@ def test_the_length_follows_the_model() -> None:
     ("given", "message"),
     [
         ({"gpus": 8}, "setting='gpus'"),
-        ({"model": "llama-8b"}, "model='llama-8b': the planner knows no such model, only 31 by name. Did you mean"),
-        ({"world_size": 0}, "world_size=0: what is counted here is whole, from 1 to 1000000"),
-        ({"stage": 4}, "stage=4: the planner knows no such stage"),
+        ({"model": "llama-8b"}, "model='llama-8b': there is no such model. Did you mean"),
+        ({"world_size": 0}, "world_size=0: it has to be a whole number, from 1 to 1000000"),
+        ({"stage": 4}, "stage=4: there is no such stage"),
         ({"tensor_parallel": 3}, "the ranks do not fall into groups of 3"),
     ],
 )
@@ -103,10 +105,11 @@ def test_what_no_field_has_is_refused(given: dict[str, object], message: str) ->
         show_planner(**given)
 
 
-def test_the_text_form_is_the_whole_plan() -> None:
+def test_the_text_form_is_the_plans_page() -> None:
     planner = show_planner(model="gpt2")
 
-    assert repr(planner) == planner.plan.explain("h100")
+    head, _, *rest = page(planner.plan, HARDWARE["h100"])
+    assert repr(planner) == "\n\n".join([head, *rest, "Byte by byte: planner.plan.explain('h100')"])
     planner.choose({"world_size": "12"})
     assert repr(planner).startswith("Cannot be planned: 12 ranks on 8x H100")
 
@@ -162,7 +165,8 @@ def test_the_call_and_the_command_are_the_plan(chosen: dict[str, Any], capsys: p
 
     _, *words = shlex.split(command(everything))
     assert main(words) == 0
-    assert "\n\n".join(page(planned(everything), HARDWARE[everything["hardware"]])) in capsys.readouterr().out
+    head, _, *rest = page(planned(everything), HARDWARE[everything["hardware"]])
+    assert "\n\n".join([head, *rest]) in capsys.readouterr().out
 
 
 def test_a_command_reads_as_a_person_would_write_it() -> None:
@@ -174,15 +178,15 @@ def test_a_command_reads_as_a_person_would_write_it() -> None:
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ("world_size=many", "Give world_size=1, say. The plan shown has world_size=8."),
-        ("world_size=-3", "world_size=-3: what is counted here is whole"),
-        ("world_size=1e99", "world_size='1e99': what is counted here is whole"),
-        ("batch=", "batch='': what is counted here is whole"),
+        ("world_size=many", "Try world_size=1. The plan shown has world_size=8."),
+        ("world_size=-3", "world_size=-3: it has to be a whole number"),
+        ("world_size=1e99", "world_size='1e99': it has to be a whole number"),
+        ("batch=", "batch='': it has to be a whole number"),
         ("model=llama-8b", "Did you mean 'llama3-8b'? The plan shown has model='llama-7b'."),
         ("gpus=8", "There is no setting 'gpus': it is left out."),
         ("trainable=some", "trainable some: it does not have this value. Give a number, such as 8 or 7e9."),
-        ("reshard=always", "reshard='always': the planner knows no such reshard"),
-        ("reshard=-1", "reshard=-1: what is counted here is whole"),
+        ("reshard=always", "reshard='always': there is no such reshard"),
+        ("reshard=-1", "reshard='-1': there is no such reshard"),
     ],
 )  # fmt: skip
 def test_a_bad_value_in_an_address_gets_a_line_and_the_first_value(query: str, line: str) -> None:

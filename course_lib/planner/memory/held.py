@@ -81,7 +81,7 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
         return [*sums, held(name, total, FORWARD, START, END, AVERAGING, STEP)]
     if not layers:
         return [*sums, held(name, total, END, AVERAGING, STEP)]
-    outer = held(f"{name} of the outer unit", model.early // cut, START)
+    outer = held(f"{name} outside the layers", model.early // cut, START)
     return [*sums, outer, held(f"{name} of all but the first layer", late, END), held(name, total, AVERAGING, STEP)]
 
 
@@ -136,7 +136,7 @@ def _unit_buffers(whole_model: Model, model: Model, engine: Layout, settings: Se
     there = whole_here and "parameters" not in settings.offload
     found = [] if there else _gathered(whole_model, model, policy.parameter, settings)
     when = (START, END) if not torch or under_way > outer else (END,)
-    whole = f"whole: {at_once} layers" if under_way > outer else "whole: the outer unit"
+    whole = f"whole: {at_once} layers" if under_way > outer else "whole: what is outside the layers"
     found.append(_buffer("gradients under way", max(under_way, outer), policy.reduced, whole, *when))
     if settings.engine != "paper":
         came, own = max(layers, default=0) + model.early, settings.policy.parameter
@@ -158,8 +158,8 @@ def _gathered(model: Model, own: Model, width: int, settings: Settings) -> list[
     if not settings.reshard:
         return [held(outer + sum(layers), "all are kept from forward", FORWARD, START, END)]
     ahead = min(1 + settings.prefetch, len(layers))
-    in_use = held(outer + largest_run(layers, ahead), f"the outer unit and {ahead} layers", START, END)
-    found, again = [held(outer, "the outer unit", FORWARD), in_use], settings.gathers_again
+    in_use = held(outer + largest_run(layers, ahead), f"what is outside the layers, and {ahead} layers", START, END)
+    found, again = [held(outer, "what is outside the layers", FORWARD), in_use], settings.gathers_again
     if again < settings.shards:
         second, why = ceil((outer + sum(layers)) / again), f"1/{again}, from forward to backward"
         found.append(Part(category="parameters", name="second shard of parameters", nbytes=second, why=why,

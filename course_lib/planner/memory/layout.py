@@ -3,6 +3,8 @@
 They agree on what is sharded. They differ in how tensors are cut and padded, and in what they keep in fp32.
 """
 
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -11,7 +13,6 @@ from ..training.pieces import together
 from ..training.precision import Precision
 from ..training.settings import Settings
 from ..training.shapes import Model, Unit, numel
-from .partition import flat, greedy, rows
 
 BUCKET_BYTES = 25 * 2**20
 """The default size of a bucket, as in DistributedDataParallel."""
@@ -49,8 +50,10 @@ def layout(model: Model, settings: Settings) -> Layout:
         shard = [-(-sum(bucket) // ranks) for bucket in buckets]
         updated = _fragments(buckets, shard, stage)
     elif stage:
-        cut = {"torch": rows if stage == 3 else _fullest}.get(engine, flat)
-        shard = updated = cut(units, ranks) or [-(-model.params // ranks)]
+        shard = flat(units, ranks)
+        if engine == "torch":
+            shard = rows(units, ranks) if stage == 3 else max(greedy(units, ranks), key=sum)
+        shard = updated = shard or [-(-model.params // ranks)]
     return Layout(policy=policy, shard=shard, updated=updated, bucket_bytes=bucket_bytes, units=units)
 
 
@@ -66,12 +69,6 @@ def _policy(settings: Settings) -> Precision:
         policy = replace(policy, accumulated=0)
         return replace(policy, kept=4, gradient=4, master=0) if policy.master and settings.stage == 3 else policy
     return policy
-
-
-def _fullest(units: Sequence[Unit], ranks: int) -> list[int]:
-    """Return the tensors of the rank that holds most in ZeroRedundancyOptimizer, which cuts no tensor."""
-    shapes = [shape for unit in units for shape in unit]
-    return uncut([max(map(tuple, greedy(shapes, ranks)), key=numel)]) if shapes else []
 
 
 def _buckets(model: Model, settings: Settings, bucket_bytes: int) -> list[list[int]]:
@@ -105,3 +102,27 @@ def uncut(units: Sequence[Unit]) -> list[int]:
 def everything(model: Model) -> list[int]:
     """Return the elements of each tensor of the model; one tensor, if only its size is known."""
     return [numel([shape]) for shape in model.shapes] or [model.params]
+
+
+def flat(units: Sequence[Unit], ranks: int) -> list[int]:
+    """Return the elements of each unit's shard, padding included: units end to end, as the paper, FSDP1, DeepSpeed."""
+    return [-(-numel(unit) // ranks) for unit in units]
+
+
+def rows(units: Sequence[Unit], ranks: int) -> list[int]:
+    """Return the elements of each tensor's shard in fully_shard: of its rows, padded. A scalar counts as one row."""
+    return [-(-(shape or (1,))[0] // ranks) * math.prod(shape[1:]) for unit in units for shape in unit]
+
+
+def greedy(units: Sequence[Unit], ranks: int) -> list[list[int]]:
+    """Return the elements of each rank's tensors in ZeroRedundancyOptimizer, which cuts no tensor.
+
+    The largest goes first, to the rank that has least so far; of tensors with equally many elements, the earlier one.
+    """
+    owned: list[list[int]] = [[] for _ in range(ranks)]
+    least = [(0, rank) for rank in range(ranks)]
+    for tensor in sorted(uncut(units), reverse=True):
+        held, rank = least[0]
+        owned[rank].append(tensor)
+        heapq.heapreplace(least, (held + tensor, rank))
+    return owned

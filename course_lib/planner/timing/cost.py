@@ -86,16 +86,23 @@ def ring_seconds(op: str, nbytes: float, group: Group) -> float:
     return group.launch + passes * (group.alphas(hops - crossings, crossings) + share * nbytes / group.bandwidth)
 
 
-def exchange_seconds(nbytes: float, group: Group) -> float:
+def exchange_seconds(nbytes: float, group: Group, copies: int = 1) -> float:
     """Return the time of an all-to-all in which each rank has `nbytes`: a message to each other rank.
 
-    What stays in the node and what leaves it go at once. The ranks of a node share its network link, so what leaves it
-    is that of all: members (N - members)/N n.
+    What stays in the node and what leaves it go at once. The ranks of a node share its network link.
     """
-    away = group.ranks - group.members
     inside = (group.members - 1) / group.ranks * nbytes / group.inside.bandwidth
-    across = group.members * away / group.ranks * nbytes / group.across.bandwidth if group.across else 0.0
-    return group.launch + group.alphas(group.members - 1, away) + max(inside, across)
+    across = group.members * crossing(group, copies) * nbytes / group.across.bandwidth if group.across else 0.0
+    return group.launch + group.alphas(group.members - 1, group.ranks - group.members) + max(inside, across)
+
+
+def crossing(group: Group, copies: int = 1) -> float:
+    """Return the part of what a rank has that leaves its node in an all-to-all: (N - members)/N.
+
+    If `copies` of each token go to ranks at random, it can cross to each node once and be copied there, as DeepEP does
+    (github.com/deepseek-ai/DeepEP): it reaches 1 - (1 - 1/nodes)^copies of the nodes.
+    """
+    return (group.nodes - 1) * (1 - (1 - 1 / group.nodes) ** copies) / copies
 
 
 def tree_seconds(op: str, nbytes: float, group: Group) -> float:
@@ -111,10 +118,13 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
 
 
 @lru_cache(maxsize=1024)  # layers are alike
-def seconds(op: str, nbytes: float, group: Group) -> float:
-    """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL128, or NVLS in a node."""
+def seconds(op: str, nbytes: float, group: Group, copies: int = 1) -> float:
+    """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL128, or NVLS in a node.
+
+    `copies` of each token are in an all-to-all: see `crossing`.
+    """
     if op == "all_to_all":
-        return exchange_seconds(nbytes, group) if group.ranks > 1 else 0.0
+        return exchange_seconds(nbytes, group, copies) if group.ranks > 1 else 0.0
     times = [
         way(op, nbytes, one)
         for one in (group, _small(group))

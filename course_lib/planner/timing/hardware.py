@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..training.checks import PlanError, pick, rows, whole
+from ..training.checks import PlanError, known, rows, whole
 from .cost import Group, Link
 
 LINKS = {
@@ -133,4 +133,7 @@ HARDWARE = {row["key"]: _machine(row) for row in rows(Path(__file__).with_suffix
 
 def hardware(name: "str | Hardware") -> Hardware:
     """Return the machine called `name`; a `Hardware` is returned unchanged. Raises ValueError for an unknown name."""
-    return name if isinstance(name, Hardware) else pick("hardware", name, HARDWARE)
+    if isinstance(name, Hardware):
+        return name
+    known("hardware", name, HARDWARE)
+    return HARDWARE[name]

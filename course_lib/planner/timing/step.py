@@ -245,4 +245,4 @@ class _Step:
         """Return the seconds for `share` of a micro-batch's `call`, in `parts`, a unit at once, or in buckets."""
         group, nbytes = self.groups[call.group], call.total_bytes / call.micro_batches * share
         bucket = nbytes / (parts or 1) if parts or self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
-        return nbytes / bucket * seconds(call.op, bucket, group)
+        return nbytes / bucket * seconds(call.op, bucket, group, call.copies)

@@ -37,6 +37,7 @@ class Collective:
         what: "gradients", "parameters" or "activations".
         when: "forward", "backward" or "after the step".
         micro_batches: how many micro-batches make the call.
+        copies: of each token in an all-to-all, of which one crosses to a node; 1 if each crosses by itself.
     """
 
     op: str
@@ -46,6 +47,7 @@ class Collective:
     what: str
     when: str
     micro_batches: int = 1
+    copies: int = 1
 
     @property
     def sent(self) -> Fraction:
@@ -151,7 +153,9 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         yield call("all_gather", "context", settings.context_parallel, keys * layers * (1 + (back and full)), when)
         if back:
             yield call("reduce_scatter", "context", settings.context_parallel, keys * layers, when)
-        yield call("all_to_all", "expert", settings.expert_parallel, 2 * routed * layers * (1 + (back and full)), when)
+        times = 2 * layers * (1 + (back and full))
+        moved = call("all_to_all", "expert", settings.expert_parallel, routed * times, when)
+        yield moved if settings.engine == "torch" else replace(moved, copies=max(1, known.chosen))
         if settings.pipeline_parallel > 1:  # each of its pieces, except that the pipeline's first or last sends nothing
             sends = settings.model_chunks - (settings.pipeline_stage == 0 if back else settings.last_stage)
             yield call("send", "stage", 2, sends * tokens // tensor, when)

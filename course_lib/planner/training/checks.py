@@ -1,24 +1,15 @@
 """Checks of the planner's arguments, so that every refusal reads the same; a search; the rows of a table."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
 
 from ...errors import CourseError
-
-Entry = TypeVar("Entry")
 
 
 class PlanError(CourseError, ValueError):
     """A question that cannot be planned. A notebook shows its text without the frames of the planner."""
-
-
-def pick(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
-    """Return the entry of `table` called `name`. Raises PlanError, which lists the known names."""
-    known(what, name, table)
-    return table[name]
 
 
 def known(what: str, name: object, names: Iterable[str]) -> None:
@@ -26,8 +17,9 @@ def known(what: str, name: object, names: Iterable[str]) -> None:
     names = list(names)
     if name not in names:
         close = get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(map(repr, names))}."
-        raise PlanError(f"{what}={name!r}: the planner knows no such {what}, only {len(names)} by name. {hint}")
+        few = len(names) <= 8 or not close
+        hint = f"Choose one of {', '.join(map(repr, names))}." if few else f"Did you mean {close[0]!r}?"
+        raise PlanError(f"{what}={name!r}: there is no such {what}. {hint}")
 
 
 def whole(what: str, value: object, least: int = 1, most: int | None = None) -> int:
@@ -35,7 +27,8 @@ def whole(what: str, value: object, least: int = 1, most: int | None = None) -> 
     exact = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     if not exact or value < least or (most is not None and value > most):  # type: ignore[operator]
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"
-        raise PlanError(f"{what}={value!r}: what is counted here is whole, {limits}. Give {what}={least}, say.")
+        nearest = most if isinstance(value, int | float) and most is not None and value > most else least
+        raise PlanError(f"{what}={value!r}: it has to be a whole number, {limits}. Try {what}={nearest}.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .shapes import Shape, Unit, numel
+from .shapes import Unit, numel
 
 # bitsandbytes, optim/optimizer.py: smaller tensors keep fp32 states; each block has one fp32 scale; each state has one
 # table of 256 fp32 values, whatever the number of tensors.
@@ -38,7 +38,9 @@ class Optimizer:
             matrices = [shape for unit in units[1:] for shape in unit if len(shape) > 1]
             return self.states - numel(matrices) / numel(everything)
         if self.matrices == "factored" and everything:
-            return sum(map(_rows_and_columns, everything)) / numel(everything)
+            # Adafactor without momentum (Shazeer and Stern, arXiv 1804.04235, section 3)
+            kept = (numel([shape[:-2]]) * sum(shape[-2:]) if len(shape) > 1 else numel([shape]) for shape in everything)
+            return sum(kept) / numel(everything)
         return self.states
 
     def state_bytes(self, numels: Sequence[int], element_bytes: int, units: Sequence[Unit] = ()) -> int:
@@ -60,11 +62,6 @@ class Optimizer:
         if implementation == "foreach":
             return sum(numels)
         return max(before + 2 * at_work for before, at_work in zip([0, *numels], numels, strict=False))
-
-
-def _rows_and_columns(shape: Shape) -> int:
-    """Return the states of Adafactor without momentum for a tensor (Shazeer and Stern, arXiv 1804.04235, section 3)."""
-    return numel([shape[:-2]]) * sum(shape[-2:]) if len(shape) > 1 else numel([shape])
 
 
 # Lion: one momentum (Chen et al., arXiv 2302.06675). Muon: one for matrices of the layers, AdamW's two for the rest.

@@ -1,15 +1,12 @@
 """The settings of training: everything that a plan may vary, with checks."""
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, fields
-from math import inf
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from .checks import PlanError, known, whole
 from .optimizers import OPTIMIZERS, Optimizer
 from .precision import FROZEN, PRECISIONS, Precision
+from .rules import check
 
-OFFLOADED = ("optimizer", "parameters")
 LOSSES = {"torch": 12, "kept": 16, "fused": 4, "parallel": 10, "dtensor": 24}
 """Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits.
 
@@ -119,104 +116,7 @@ class Settings:
     expandable: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("world_size", "batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel",
-                     "model_chunks", "context_parallel", "expert_parallel"):  # fmt: skip
-            whole(name, getattr(self, name))
-        whole("stage", self.stage, least=0, most=3)
-        whole("prefetch", self.prefetch, least=0)
-        whole("lora_rank", self.lora_rank, least=0)
-        for name, table in CHOICES.items():
-            known(name, getattr(self, name), table)
-        if self.bucket_bytes is not None:
-            whole("bucket_bytes", self.bucket_bytes)
-        whole("pipeline_stage", self.pipeline_stage, least=0, most=self.pipeline_parallel - 1)
-        whole("reshard", int(self.reshard) if isinstance(self.reshard, bool) else self.reshard, least=0)
-        for found in (self._of_groups(), self._of_values(), self._of_offload(), self._of_engine()):
-            for what, why in found:
-                raise PlanError(f"{what}: {why}.")
-
-    def _of_groups(self) -> Iterator[tuple[str, str]]:
-        """Yield each setting by which ranks cannot be grouped, the reason, and what to choose."""
-        groups = self.tensor_parallel * self.pipeline_parallel
-        if self.world_size % groups:
-            what = f"{self._of('world_size')} with {self._of('tensor_parallel')} and {self._of('pipeline_parallel')}"
-            yield what, f"the ranks do not fall into groups of {groups}. Choose a multiple of it as world_size"
-        if self.shard_size is not None:
-            size = whole("shard_size", self.shard_size, most=self.data_parallel)
-            if self.data_parallel % size:
-                reason = f"the ranks do not fall into groups of {size}, as hybrid sharding needs"
-                what = f"{self._of('shard_size')} with {self._of('world_size')}"
-                yield what, f"{reason}. Choose a divisor of {self.data_parallel}"
-            if self.stage == 0 and size > 1:
-                reason = "data parallel shards nothing. Choose stage 1, 2 or 3, or leave shard_size out"
-                yield f"{self._of('shard_size')} with stage=0", reason
-        among = self.shards if self.stage else self.data_parallel
-        for name, ranks, sharing in (
-            ("context_parallel", self.context_parallel, self.data_parallel),
-            ("expert_parallel", self.expert_parallel, among), ("reshard", self.gathers_again or 1, among),
-        ):  # fmt: skip
-            if sharing % ranks:
-                reason = f"{sharing} ranks share states, and do not fall into groups of {ranks}"
-                yield f"{name}={ranks} with stage={self.stage}", f"{reason}. Choose a divisor of {sharing}"
-
-    def _of_values(self) -> Iterator[tuple[str, str]]:
-        """Yield each value that is not in its range, the reason, and what to choose."""
-        part = self.trainable if isinstance(self.trainable, int | float) else -1
-        room = self.capacity_factor if isinstance(self.capacity_factor, int | float) else 0
-        if not 0 <= part <= 1 or (self.trainable != 1 and self.lora_rank):
-            reason = "a part of the parameters is trained, from 0 to 1, or adapters of a rank. Give one of the two"
-            yield f"{self._of('trainable')}, {self._of('lora_rank')}", reason
-        if self.sequence % self.context_parallel or not 1 <= room < inf:
-            reason = "ranks share a sequence evenly, and experts have room for the tokens that come"
-            what = ", ".join(map(self._of, ("sequence", "context_parallel", "capacity_factor")))
-            yield what, f"{reason}. Choose a divisor of sequence, and a capacity_factor of 1 or more"
-
-    def _of_offload(self) -> Iterator[tuple[str, str]]:
-        """Yield what cannot be offloaded, the reason, and what to choose."""
-        if isinstance(self.offload, str) or not isinstance(self.offload, Collection):
-            yield self._of("offload"), "it is a collection of names, not one. Write offload=['optimizer'], say"
-        for what in self.offload:
-            known("offload", what, OFFLOADED)
-            least = 1 if what == "optimizer" else 3
-            if self.stage < least:
-                reason = f"a rank moves its own shard to the host, and before stage {least} there is no shard of that"
-                next_step = f"Choose stage {least} or more, or offload less"
-                yield f"offload=[{what!r}] with stage={self.stage}", f"{reason}. {next_step}"
-
-    def _of_engine(self) -> Iterator[tuple[str, str]]:
-        """Yield each setting that the engine does not have, the reason, and what to choose."""
-        stage, experts = self.stage, self._of("expert_parallel")
-        refused: dict[str, list[tuple[bool, str, str]]] = {
-            "zero": [
-                (self.precision == "bf16", "precision='bf16'",
-                 "this course's engines keep fp32 masters. Choose precision='mixed'"),
-                (self.reshard is not True, f"reshard={self.reshard}",
-                 "this course's stage 3 frees each unit after forward. Choose reshard=True"),
-                (self.expert_parallel > 1, experts, "it gives all ranks the same tensors. Choose expert_parallel=1"),
-                (self.partly_frozen, "frozen parameters",
-                 "this course's shards hold what is trained. Choose trainable=1"),
-            ],
-            "nanotron": [
-                (stage > 1, f"stage={stage}",
-                 "nanotron shards the optimizer's states and no more. Choose stage 0 or 1"),
-            ],
-            "torch": [
-                (stage == 1 < self.expert_parallel, experts,
-                 "it gives all ranks the same tensors. Choose expert_parallel=1"),
-                (stage < 2 and bool(self.policy.master), f"{self._of('precision')} and stage={stage}",
-                 "DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3"),
-                (stage == 2, "stage=2",
-                 "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3"),
-                (stage == 1 and self.shards != self.data_parallel, f"stage=1 and {self._of('shard_size')}",
-                 "ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None"),
-            ],
-        }  # fmt: skip
-        for wrong, what, why in refused.get(self.engine, []):
-            if wrong:
-                yield f"{self._of('engine')} with {what}", f"{why}, or another engine"
-
-    def _of(self, name: str) -> str:
-        return f"{name}={getattr(self, name)!r}"
+        check(self, CHOICES)
 
     @property
     def policy(self) -> Precision:
@@ -297,15 +197,3 @@ class Settings:
     def tokens_per_rank(self) -> float:
         """Tokens of a step for each rank."""
         return self.tokens * self.micro_batches / (self.tensor_parallel * self.pipeline_parallel)
-
-
-def settings(**given: Any) -> Settings:
-    """Return `Settings(**given)`. If a name is unknown, the error lists the known ones.
-
-    Raises:
-        ValueError: a name or a value is unknown.
-    """
-    names = [field.name for field in fields(Settings)]
-    for name in given:
-        known("setting", name, names)
-    return Settings(**given)

@@ -5,7 +5,7 @@ from html import escape
 from itertools import count
 from typing import Any, NamedTuple
 
-from ...planner import AVERAGING, STEP, Collective, Hardware, Plan, Span, duration, how, shortage, size
+from ...planner import AVERAGING, STEP, Collective, Hardware, Plan, Span, costs, duration, how, shortage, size
 from ...plots.canvas import CATEGORIES, COMPUTE, EARLIER, FETCHING, FORWARD, MOVING, UPDATE, WAITING
 from ...plots.timeline import merged
 
@@ -24,6 +24,7 @@ MOVED = {
     "gradients": ("gradients moved", WAITING),
     "parameters": ("parameters moved", MOVING),
 }
+FACTS = ("held at most", "sent in a step", "a step", "tokens/s on a GPU", "model FLOPs used")
 NEAR = 1 / 1000
 """Blocks of time with a smaller gap, as a part of the axis, are drawn as one."""
 
@@ -61,9 +62,10 @@ def drawing(now: Shown, before: Shown | None, axes: dict[str, float]) -> str:
     """Return the plan's figures and its bars."""
     plan, machine = now
     short, where = shortage(plan, machine)
+    how_trained = escape(how(plan.settings))
     return (
         f"<p><strong>{escape(plan.model.name)}</strong>, {plan.model.params / 1e9:.3g} billion parameters. "
-        f"{escape(how(plan.settings).capitalize())}, on {escape(machine.name)}.</p>{_facts(now, before)}"
+        f"{how_trained[0].upper()}{how_trained[1:]}, on {escape(machine.name)}.</p>{_facts(now, before)}"
         + _memory(now, before, axes["memory"])
         + (f"<p>{size(short)} short: {escape(where)}.</p>" if short > 0 else "")
         + _traffic(now, before, axes["traffic"])
@@ -72,28 +74,15 @@ def drawing(now: Shown, before: Shown | None, axes: dict[str, float]) -> str:
 
 
 def _facts(now: Shown, before: Shown | None) -> str:
-    facts = _numbers(now)
-    earlier = _numbers(before) if before else facts
-    return (
-        '<div class="plan-facts">'
-        + "".join(
-            f"<p><span>{what}</span><strong>{number}</strong>"
-            f"{f'<span>was {earlier[what]}</span>' if earlier[what] != number else ''}</p>"
-            for what, number in facts.items()
-        )
-        + "</div>"
+    rows = (
+        f"<p><span>{what}</span><strong>{number}</strong>{f'<span>was {was}</span>' if was != number else ''}</p>"
+        for what, number, was in zip(FACTS, _numbers(now), _numbers(before or now), strict=True)
     )
+    return f'<div class="plan-facts">{"".join(rows)}</div>'
 
 
-def _numbers(shown: Shown) -> dict[str, str]:
-    plan, machine = shown
-    return {
-        "held at most": size(plan.peak_bytes),
-        "sent in a step": size(plan.sent_bytes),
-        "a step": duration(plan.step_seconds(machine)),
-        "tokens/s on a GPU": f"{plan.tokens_per_second(machine):,.0f}",
-        "model FLOPs used": f"{plan.mfu(machine):.1%}",
-    }
+def _numbers(shown: Shown) -> tuple[str, ...]:
+    return size(shown.plan.peak_bytes), size(shown.plan.sent_bytes), *costs(*shown)[1:]
 
 
 def _memory(now: Shown, before: Shown | None, end: float) -> str:

@@ -41,8 +41,9 @@ TEXTS: dict[str, dict[Any, str]] = {
         (): "nothing", ("optimizer",): "optimizer", ("parameters",): "parameters",
         ("optimizer", "parameters"): "optimizer and parameters",
     },
+    "reshard": {True: "yes", False: "no", **{ranks: f"keep a shard of {ranks} ranks" for ranks in (2, 4, 8, 16, 32)}},
 }  # fmt: skip
-"""The values of each field that is no number, and what a reader sees. `reshard` may be a number, too."""
+"""The values of each field that is no number, and what a reader sees."""
 
 PARTS = [name for name, field in SETTINGS.items() if field.type is float]
 """Fields whose numbers do not have to be whole."""
@@ -64,8 +65,7 @@ def value(name: str, given: object) -> Any:
         ValueError: the field has no such value, or there is no such field.
     """
     known("setting", name, START)
-    count = int(given) if isinstance(given, str) and re.fullmatch(r"-?\d{1,9}", given) else given
-    if name in TEXTS and (name != "reshard" or type(count) is not int):
+    if name in TEXTS:
         given = {written(choice): choice for choice in TEXTS[name]}.get(written(given), given)
         known(name, given, TEXTS[name])
         return given
@@ -73,6 +73,7 @@ def value(name: str, given: object) -> Any:
         return None
     if name in PARTS:
         return number(name, str(given))
+    count = int(given) if isinstance(given, str) and re.fullmatch(r"-?\d{1,9}", given) else given
     return whole(name, count, _least(name), MOST)
 
 
@@ -125,11 +126,6 @@ def _field(name: str, value: Any) -> str:
     if name not in TEXTS:
         return _number(name, label, entry(value))
     texts = {written(choice): escape(words) for choice, words in TEXTS[name].items()}
-    if name == "reshard":
-        offers = "".join(f"<option>{choice}</option>" for choice in (*texts, 8))
-        field = f'<input name="{name}" value="{written(value)}" list="plan-{name}">'
-        offered = f'<datalist id="plan-{name}">{offers}</datalist>'
-        return f'<label class="plan-field"><span>{label}</span>{field}{offered}</label>'
     if name not in BUTTONS:
         options = "".join(
             f'<option value="{choice}"{" selected" * (choice == written(value))}>{words}</option>'

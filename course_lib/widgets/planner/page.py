@@ -92,7 +92,7 @@ class Planner:
             word = f"{sign} {fits.capitalize()}"
             text = f"Rank 0 holds at most {size(plan.peak_bytes)} of {size(machine.memory_bytes)}, {plan.peak_moment}."
             if short > 0:
-                text = f"{size(short)} short on rank 0."
+                text = f"{size(short)} short on rank 0, for a peak of {size(plan.peak_bytes)}."
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         return f'{notes}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>'
 

@@ -6,7 +6,7 @@ from typing import Any
 from ipywidgets import HTML, VBox
 from traitlets import Unicode
 
-from ...planner import Plan
+from ...planner import Plan, hardware, page
 from ..card import Card
 from ..style import STATIC, display_with_text, sheet, title
 from .fields import planned
@@ -27,7 +27,7 @@ class PlannerWidget(VBox):
         planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband")
         planner.plan.peak_bytes                         # the plan that is shown
 
-    Its repr is the plan in words.
+    Its repr is the page of the plan in words.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -64,11 +64,13 @@ class PlannerWidget(VBox):
         return planned(self._planner.chosen)
 
     def text(self) -> str:
-        """Return the plan in words, or why there is none."""
+        """Return the page of the plan, without the defaults, which the form shows; or why there is none."""
+        machine = self._planner.chosen["hardware"]
         try:
-            return self.plan.explain(self._planner.chosen["hardware"])
+            head, _, *rest = page(self.plan, hardware(machine))
         except ValueError as refusal:
             return f"Cannot be planned: {refusal}"
+        return "\n\n".join([head, *rest, f"Byte by byte: planner.plan.explain({machine!r})"])
 
     def _ipython_display_(self) -> None:
         state = self.text().partition("\n")[0]

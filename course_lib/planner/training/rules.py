@@ -1,0 +1,90 @@
+"""The rules that settings keep: the range of each value, and which values go together."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
+from typing import TYPE_CHECKING
+
+from .checks import PlanError, known, whole
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+COUNTED = ("world_size", "batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks",
+           "context_parallel", "expert_parallel")  # fmt: skip
+OFFLOADED = {"optimizer": 1, "parameters": 3}
+"""What can be offloaded, and from which stage on there is a shard of it."""
+
+
+def check(settings: "Settings", choices: Mapping[str, Iterable[str]]) -> None:
+    """Raise PlanError for a value out of its range, or for the first rule that is broken, with the settings' values."""
+    values = vars(settings)
+    for name in COUNTED:
+        whole(name, values[name])
+    for name, most in {"stage": 3, "prefetch": None, "lora_rank": None,
+                       "pipeline_stage": settings.pipeline_parallel - 1}.items():  # fmt: skip
+        whole(name, values[name], least=0, most=most)
+    whole("reshard", int(settings.reshard) if isinstance(settings.reshard, bool) else settings.reshard, least=0)
+    for name, table in choices.items():
+        known(name, values[name], table)
+    if settings.bucket_bytes is not None:
+        whole("bucket_bytes", settings.bucket_bytes)
+    given = {name: f"{name}={value!r}" for name, value in values.items()}
+    for kept, names, why in _rules(settings):
+        if not kept:
+            what = re.sub(r"\w+", lambda name: given.get(name[0], name[0]), names)
+            raise PlanError(f"{what}: {why}.")
+
+
+# fmt: off
+def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
+    """Yield whether a rule is kept, the settings that it is about, and what is wrong, with what to choose."""
+    stage, ranks, experts = settings.stage, settings.data_parallel, settings.expert_parallel
+    groups = settings.tensor_parallel * settings.pipeline_parallel
+    yield (settings.world_size % groups == 0, "world_size with tensor_parallel and pipeline_parallel",
+           f"the ranks do not fall into groups of {groups}. Choose a multiple of it as world_size")
+    if settings.shard_size is not None:
+        size = whole("shard_size", settings.shard_size, most=ranks)
+        yield (ranks % size == 0, "shard_size with world_size",
+               f"the ranks do not fall into groups of {size}, as hybrid sharding needs. Choose a divisor of {ranks}")
+        yield (stage > 0 or size == 1, "shard_size with stage",
+               "data parallel shards nothing. Choose stage 1, 2 or 3, or leave shard_size out")
+    among = settings.shards if stage else ranks
+    for name, size, sharing in (("context_parallel", settings.context_parallel, ranks),
+                                ("expert_parallel", experts, among), ("reshard", settings.gathers_again or 1, among)):
+        yield (sharing % size == 0, f"{name} with stage",
+               f"{sharing} ranks share states, and do not fall into groups of {size}. Choose a divisor of {sharing}")
+    part, room = (value if isinstance(value, int | float) else -1
+                  for value in (settings.trainable, settings.capacity_factor))
+    yield (0 <= part <= 1 and (part == 1 or not settings.lora_rank), "trainable, lora_rank",
+           "a part of the parameters is trained, from 0 to 1, or adapters of a rank. Give one of the two")
+    yield (settings.sequence % settings.context_parallel == 0 and 1 <= room < inf,
+           "sequence, context_parallel, capacity_factor", "ranks share a sequence evenly, and experts have room for "
+           "the tokens that come. Choose a divisor of sequence, and a capacity_factor of 1 or more")
+    yield (isinstance(settings.offload, Collection) and not isinstance(settings.offload, str), "offload",
+           "it is a collection of names, not one. Write offload=['optimizer'], say")
+    for what in settings.offload:
+        known("offload", what, OFFLOADED)
+        yield (stage >= OFFLOADED[what], "offload with stage",
+               f"a rank moves its own shard to the host, and before stage {OFFLOADED[what]} there is no shard of the "
+               f"{what}. Choose stage {OFFLOADED[what]} or more, or offload less")
+    alike, other = "it gives all ranks the same tensors. Choose expert_parallel=1", "or another engine"
+    if settings.engine == "zero":
+        yield (settings.precision != "bf16", "engine with precision",
+               f"this course's engines keep fp32 masters. Choose precision='mixed', {other}")
+        yield (settings.reshard is True, "engine with reshard",
+               f"this course's stage 3 frees each unit after forward. Choose reshard=True, {other}")
+        yield experts == 1, "engine with expert_parallel", f"{alike}, {other}"
+        yield (not settings.partly_frozen, "engine with trainable and lora_rank",
+               f"this course's shards hold what is trained. Choose trainable=1, lora_rank=0, {other}")
+    if settings.engine == "nanotron":
+        yield (stage < 2, "engine with stage",
+               f"nanotron shards the optimizer's states and no more. Choose stage 0 or 1, {other}")
+    if settings.engine == "torch":
+        yield stage != 1 or experts == 1, "engine with expert_parallel", f"{alike}, {other}"
+        yield (stage > 1 or not settings.policy.master, "engine with precision and stage",
+               f"DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3, {other}")
+        yield (stage != 2, "engine with stage",
+               f"torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3, {other}")
+        yield (stage != 1 or settings.shards == ranks, "engine with stage and shard_size",
+               f"ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None, {other}")
