@@ -2,12 +2,14 @@
 
 import importlib
 import re
+import sys
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.world.collectives.fault import Stopped
 from tests.world.programs import failure, lines, rank, slow_package
 
 
@@ -89,6 +91,28 @@ def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world) -> None:
 
     def program() -> None:
         Slow()
+        while True:
+            pass
+
+    error = failure(world(1, timeout=0.2), program)
+    assert (error.kind, error.output) == ("timeout", ("",))
+
+
+def test_a_stop_does_not_come_in_pythons_hook_for_what_a_finalizer_raises(world) -> None:
+    class Dropped:
+        @property
+        def exc_type(self) -> type[BaseException]:
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                pass
+            return Stopped
+
+    def program() -> None:
+        try:
+            sys.unraisablehook(Dropped())
+        except BaseException as error:
+            print(f"{type(error).__name__} came in the hook")
+            raise
         while True:
             pass
 
