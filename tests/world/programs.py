@@ -1,6 +1,7 @@
 """What the tests of several kinds of worlds run on ranks, and how they look at a run that fails."""
 
 import importlib
+import os
 import threading
 import time
 from pathlib import Path
@@ -39,6 +40,11 @@ def train(stage) -> list[list[float]]:
         engine.step()
         engine.zero_grad()
     return [value.tolist() for value in engine.state_dict().values()]
+
+
+def come_to_their_waits() -> None:
+    """Give ranks that are about to wait the time to do so: 0.2 s, and longer on a busy machine."""
+    time.sleep(0.2 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 def slow_package(path: Path, seconds: float) -> Path:
