@@ -25,10 +25,9 @@ def tests(out: Path) -> Jobs:
 
 
 def program(out: Path) -> Jobs:
-    """A training program under `course run`."""
-    world = "nccl:1" if GPU else "processes"
-    command = f"course_lib.commands.cli run --world {world} --ranks 1 -m course_lib.production.train {out / 'training'}"
-    return {"course run": partial(printed, *command.split())}
+    """A training program under `course run`, which takes minutes without a GPU."""
+    command = f"course_lib.commands.cli run --world nccl:1 --ranks 1 -m course_lib.production.train {out / 'training'}"
+    return {"course run": partial(printed, *command.split()) if GPU else lambda: [Figure(what="output")]}
 
 
 def printed(*command: str, **environment: str) -> Iterator[Figure]:
@@ -48,7 +47,7 @@ def recipe(out: Path) -> Jobs:
 
 
 def recipe_table(sharded: bool, foreach: bool) -> Iterator[Figure]:
-    world = on_the_gpu(2, allocator="cuda") if GPU else World(2, backend="processes", gpus=True)
+    world = on_the_gpu(2, allocator="cuda") if GPU else World(2, gpus=True, timeout=120)
     marks = world.run(recipe_on_gpu, sharded, foreach).memory[0].marks
     meter = "meter" if GPU else "pretended GPU"
     for label, published in zip(MARKS, PUBLISHED_MB[sharded], strict=True):
