@@ -19,12 +19,13 @@ from .figures import GPU, Figure, markdown
 STEPS = {
     "tests": (checks.tests, 120),
     "engines": (engines.engines, 100),
-    "recipe": (checks.recipe, 90),
+    "recipe": (checks.recipe, 60),
     "gpt": (gpt.gpt, 150),
     "traces": (engines.traces, 40),
     "failures": (checks.failures, 50),
     "program": (checks.program, 40),
     "links": (checks.links, 40),
+    "pretended": (checks.pretended, 60),
 }
 """The jobs of each step, and the seconds in which they may begin; the most valuable first."""
 

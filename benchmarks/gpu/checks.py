@@ -37,13 +37,17 @@ def printed(*command: str, **environment: str) -> Iterator[Figure]:
 
 
 def recipe(out: Path) -> Jobs:
-    """torch's recipe for ZeroRedundancyOptimizer: its table on the card and, with that hidden, on pretended GPUs."""
-    here: Jobs = {
+    """torch's recipe for ZeroRedundancyOptimizer: its table, on the card or, without one, on pretended GPUs."""
+    return {
         f"{'sharded' if sharded else 'not sharded'}, foreach={foreach}": partial(recipe_table, sharded, foreach)
         for sharded, foreach in product((True, False), (False, True))
     }
+
+
+def pretended(out: Path) -> Jobs:
+    """The recipe again, with the card hidden."""
     again = partial(printed, "benchmarks.gpu", str(out / "pretended"), "--only", "recipe", CUDA_VISIBLE_DEVICES="")
-    return {**here, "on pretended GPUs": again} if GPU else here
+    return {"recipe": again} if GPU else {}
 
 
 def recipe_table(sharded: bool, foreach: bool) -> Iterator[Figure]:
