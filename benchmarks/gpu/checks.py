@@ -32,7 +32,7 @@ def program(out: Path) -> Jobs:
 
 def printed(*command: str, **environment: str) -> Iterator[Figure]:
     environ = os.environ | environment
-    done = subprocess.run([sys.executable, "-m", *command], env=environ, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", *command], env=environ, capture_output=True, text=True, timeout=120)
     yield Figure(what="output", value=f"{done.stdout}{done.stderr}exit code {done.returncode}")
 
 
