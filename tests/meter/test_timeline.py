@@ -148,7 +148,7 @@ def test_the_wait_of_ddp_at_the_end_of_backward_is_seen() -> None:
 def test_a_bucket_of_ddp_that_moves_while_backward_goes_on_is_hidden() -> None:
     def program() -> None:
         net = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
-        late = LATE * (1 + dist.get_rank())
+        late = 3 * LATE * (1 + dist.get_rank())
         net[0].weight.register_hook(lambda grad: time.sleep(late))  # the other layer's bucket is on its way by then
         ddp = DistributedDataParallel(net, bucket_cap_mb=1)
         for _ in range(2):  # the first step has one bucket for all
