@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from xml.etree import ElementTree
 
 import torch
 import torch.distributed as dist
@@ -16,44 +14,50 @@ import torch.distributed as dist
 from course_lib import RankError, World, planner
 from course_lib.commands.recipe import MARKS, PUBLISHED_MB, train
 
-from .figures import GPU, Figure, Jobs, on_the_gpu, step_seconds
+from .figures import GPU, Figure, Jobs, megabytes, on_the_gpu, step_seconds
 
 ROOT = Path(__file__).parents[2]
 
 
 def tests(out: Path) -> Jobs:
-    yield "tests/gpu", partial(outcomes, out / "tests.xml")
+    options = f"-v -rs --tb short --disable-warnings -p no:cacheprovider -c {os.devnull} --rootdir {ROOT}"
+    return {"tests/gpu": partial(printed, "pytest", *options.split(), str(ROOT / "tests/gpu"))}
 
 
-def outcomes(report: Path) -> Iterator[Figure]:
-    """The outcome of each test in tests/gpu."""
-    options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(ROOT), f"--junitxml={report}"]
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # a machine's own plugins may need Jupyter
-    subprocess.run([sys.executable, "-m", "pytest", *options, str(ROOT / "tests/gpu")], env=environment, check=False)
-    for case in ElementTree.parse(report).iter("testcase"):
-        ends = {end.tag: end.get("message", "") for end in case}
-        value = None if "skipped" in ends else ", ".join([*ends.values()]) or "passed"
-        yield Figure(what=case.attrib["name"], value=value, absent=ends.get("skipped", ""))
+def program(out: Path) -> Jobs:
+    """A training program under `course run`, which takes minutes without a GPU."""
+    command = f"course_lib.commands.cli run --world nccl:1 --ranks 1 -m course_lib.production.train {out / 'training'}"
+    return {"course run": partial(printed, *command.split()) if GPU else lambda: [Figure(what="output")]}
+
+
+def printed(*command: str, **environment: str) -> Iterator[Figure]:
+    environ = os.environ | environment
+    done = subprocess.run([sys.executable, "-m", *command], env=environ, capture_output=True, text=True, timeout=120)
+    yield Figure(what="output", value=f"{done.stdout}{done.stderr}exit code {done.returncode}")
 
 
 def recipe(out: Path) -> Jobs:
-    """torch's recipe for ZeroRedundancyOptimizer: its table, on the card and, in a rehearsal, on pretended GPUs."""
-    for sharded, foreach in product((True, False), (False, True)):
-        what = f"recipe, {'sharded' if sharded else 'not sharded'}, foreach={foreach}"
-        yield what, partial(recipe_table, what, sharded, foreach)
+    """torch's recipe for ZeroRedundancyOptimizer: its table, on the card or, without one, on pretended GPUs."""
+    return {
+        f"{'sharded' if sharded else 'not sharded'}, foreach={foreach}": partial(recipe_table, sharded, foreach)
+        for sharded, foreach in product((True, False), (False, True))
+    }
 
 
-pretended = recipe  # the kit hides the GPU from this step
+def pretended(out: Path) -> Jobs:
+    """The recipe again, with the card hidden."""
+    again = partial(printed, "benchmarks.gpu", str(out / "pretended"), "--only", "recipe", CUDA_VISIBLE_DEVICES="")
+    return {"recipe": again} if GPU else {}
 
 
-def recipe_table(what: str, sharded: bool, foreach: bool) -> Iterator[Figure]:
-    world = on_the_gpu(2, allocator="cuda") if GPU else World(2, backend="processes", gpus=True)
+def recipe_table(sharded: bool, foreach: bool) -> Iterator[Figure]:
+    world = on_the_gpu(2, allocator="cuda") if GPU else World(2, gpus=True, timeout=120)
     marks = world.run(recipe_on_gpu, sharded, foreach).memory[0].marks
+    meter = "meter" if GPU else "pretended GPU"
     for label, published in zip(MARKS, PUBLISHED_MB[sharded], strict=True):
         at, cuda = marks[label], marks[label].cuda
-        beside = {"meter" if GPU else "pretended GPU": at.peak_bytes / 1e6, "published": published}
-        value = cuda.max_allocated_bytes / 1e6 if cuda else None
-        yield Figure(what=f"{what}, most until {label}", value=value, unit="MB", beside=beside)
+        most = cuda.max_allocated_bytes if cuda else None
+        yield megabytes(f"most until {label}", most, **{meter: at.peak_bytes, "published": published * 1e6})
 
 
 def recipe_on_gpu(sharded: bool, foreach: bool) -> None:
@@ -71,44 +75,31 @@ WAYS: dict[str, Callable[[], object]] = {
 
 
 def failures(out: Path) -> Jobs:
-    """The message of each way to fail."""
-    for ranks, what in product((1, 2), WAYS):
-        yield what, partial(message, f"{what}, ranks: {ranks}", ranks, WAYS[what])
+    return {f"{way}, ranks: {ranks}": partial(message, ranks, WAYS[way]) for ranks, way in product((1, 2), WAYS)}
 
 
-def message(what: str, ranks: int, way: Callable[[], object]) -> Iterator[Figure]:
+def message(ranks: int, way: Callable[[], object]) -> Iterator[Figure]:
     try:
         on_the_gpu(ranks).run(way)
     except RankError as error:
-        yield Figure(what=what, value=str(error))
+        yield Figure(what="message", value=str(error))
     else:
-        yield Figure(what=what, value="nothing was raised")
-
-
-def program(out: Path) -> Jobs:
-    world = "nccl:1" if GPU else "processes"
-    yield "program", partial(printed, f"course run --world {world} --ranks 1 -m course_lib.production.train")
-
-
-def printed(command: str) -> Iterator[Figure]:
-    """What `course run` prints of a training program."""
-    with TemporaryDirectory() as folder:
-        arguments = [sys.executable, "-m", "course_lib.commands.cli", *command.split()[1:], folder]
-        done = subprocess.run(arguments, capture_output=True, text=True)
-    yield Figure(what=command, value=f"{done.stdout}{done.stderr}exit code {done.returncode}")
+        yield Figure(what="message", value="nothing was raised")
 
 
 def links(out: Path) -> Jobs:
-    """The bandwidth of an all-reduce between this machine's GPUs; without GPUs, between two processes."""
-    if torch.cuda.device_count() < 2:
-        yield "NCCL", lambda: [Figure(what="bus bandwidth with NCCL", absent="needs two GPUs")]
-    if torch.cuda.device_count() != 1:
-        yield "links", bandwidth
+    return {"all-reduce": bandwidth}
 
 
 def bandwidth() -> Iterator[Figure]:
-    world = World(torch.cuda.device_count() or 2, backend="nccl" if GPU else "processes", measure=False)
-    for nbytes in (2**20, 2**28 if GPU else 2**22):
+    """The bandwidth between this machine's GPUs; without GPUs, between two processes."""
+    gpus = torch.cuda.device_count()
+    if gpus < 2:
+        yield Figure(what="bus bandwidth with NCCL", absent="needs two GPUs")
+    if gpus == 1:
+        return
+    world = World(gpus or 2, backend="nccl" if gpus else "processes", measure=False)
+    for nbytes in (2**20, 2**28 if gpus else 2**22):
         seconds = world.run(all_reduce_seconds, nbytes)[0]
         rate = planner.bus_bandwidth("all_reduce", nbytes, seconds, world.world_size) / 1e9
         yield Figure(what=f"bus bandwidth, {world}, {nbytes / 1e6:.0f} MB", value=rate, unit="GB/s")

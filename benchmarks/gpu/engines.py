@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ import torch.distributed as dist
 from torch.profiler import profile
 
 from course_lib import cuda_snapshot
-from course_lib.plots.timeline import merged
 from course_lib.production.recorded import recorded_steps
 
 from ..stages import training
-from .figures import GPU, Figure, Jobs, on_the_gpu
+from .figures import GPU, Figure, Jobs, megabytes, on_the_gpu
 
 ENGINES = ("DDP", "DataParallel", "ZeroRedundancyOptimizer", "Stage1", "Stage2", "FSDP2", "Stage3")
 WIDTH, DEPTH = (1024, 8) if GPU else (32, 2)
@@ -28,29 +26,26 @@ WIDTH, DEPTH = (1024, 8) if GPU else (32, 2)
 
 def engines(out: Path) -> Jobs:
     """What each engine holds in its first step: alone on the card, and with a second rank on it."""
-    for ranks, name in product((1, 2), ENGINES):
-        yield f"{name}, ranks: {ranks}", partial(marks_of, name, ranks)
+    return {f"{name}, ranks: {ranks}": partial(held_by, name, ranks) for ranks, name in product((1, 2), ENGINES)}
 
 
-def marks_of(name: str, ranks: int) -> Iterator[Figure]:
+def held_by(name: str, ranks: int) -> Iterator[Figure]:
     run = on_the_gpu(ranks, allocator="cuda").run(lambda: training(name, WIDTH, DEPTH)())
     for phase, at in run.memory[0].marks.items():
-        now, most = (at.cuda.allocated_bytes / 1e6, at.cuda.max_allocated_bytes / 1e6) if at.cuda else (None, None)
-        for what, value, meter in (("held after", now, at.current_bytes), ("most until", most, at.peak_bytes)):
-            what = f"{name}, ranks: {ranks}, {what} {phase}"
-            yield Figure(what=what, value=value, unit="MB", beside={"meter": meter / 1e6})
+        now, most = (at.cuda.allocated_bytes, at.cuda.max_allocated_bytes) if at.cuda else (None, None)
+        yield megabytes(f"held after {phase}", now, meter=at.current_bytes)
+        yield megabytes(f"most until {phase}", most, meter=at.peak_bytes)
 
 
 def traces(out: Path) -> Jobs:
     """A trace of torch's profiler, and a snapshot of CUDA's allocator, of rank 0."""
-    for ranks, name in product((1, 2), ("Stage3", "FSDP2")):
-        yield f"{name}, ranks: {ranks}", partial(sizes, name, ranks, out)
+    return {f"{name}-{ranks}": partial(files, name, ranks, out) for ranks, name in product((1, 2), ("Stage3", "FSDP2"))}
 
 
-def sizes(name: str, ranks: int, out: Path) -> Iterator[Figure]:
-    files = [out / f"{name}-{ranks}.{kind}" for kind in ("trace.json.gz", "snapshot.pickle", "json")]
-    on_the_gpu(ranks, measure=False).run(record, name, *files)
-    for file in files:
+def files(name: str, ranks: int, out: Path) -> Iterator[Figure]:
+    trace, snapshot, drawn = (out / f"{name}-{ranks}.{kind}" for kind in ("trace.json.gz", "snapshot.pickle", "json"))
+    on_the_gpu(ranks, measure=False).run(record, name, trace, snapshot, drawn)
+    for file in (trace, snapshot, drawn):
         yield Figure(what=file.name, value=file.stat().st_size / 1e3 if file.exists() else None, unit="kB")
 
 
@@ -78,20 +73,17 @@ def held(before: int, events: Iterable[dict[str, Any]]) -> list[int]:
 
 
 def spans(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Start and end of what a trace says of computing and of calls, in seconds. Without a GPU's rows: of the CPU's."""
-    timed = [one | {"end": one["ts"] + one["dur"]} for one in events if one["ph"] == "X"]
+    """When a trace says that the GPU computed and moved bytes: start and end in seconds. Without a GPU: the CPU."""
+    timed = [one for one in events if one["ph"] == "X"]
     on_gpu = [one for one in timed if one.get("cat") in ("kernel", "gpu_user_annotation")]
     nccl = [one for one in on_gpu if one["name"].startswith("nccl")]
     kernels = [one for one in on_gpu if one["cat"] == "kernel" and one not in nccl]
-    computed = kernels or [one for one in timed if one["name"].startswith("aten::")]
-    in_flight = nccl or [one for one in timed if one["name"].startswith(("c10d::", "gloo:"))]
-    both = {"computed": computed, "in_flight": in_flight}
-    start, end = min(one["ts"] for one in timed), max(one["end"] for one in timed)
-    return {what: list(joined(parts, start, (end - start) / 2000)) for what, parts in both.items()}
-
-
-def joined(events: Iterable[dict[str, Any]], start: float, gap: float) -> Iterator[tuple[float, float]]:
-    """Seconds from `start`, in microseconds. Events with less than `gap` between them become one."""
-    parts = sorted((SimpleNamespace(start=one["ts"], end=one["end"]) for one in events), key=lambda part: part.start)
-    for begin, end, _ in merged(parts, gap):
-        yield round(begin - start) / 1e6, round(end - start) / 1e6
+    rows = {
+        "computed": kernels or [one for one in timed if one["name"].startswith("aten::")],
+        "in_flight": nccl or [one for one in timed if one["name"].startswith(("c10d::", "gloo:"))],
+    }
+    zero = min(one["ts"] for one in timed)
+    return {
+        what: sorted((round(one["ts"] - zero) / 1e6, round(one["ts"] + one["dur"] - zero) / 1e6) for one in row)
+        for what, row in rows.items()
+    }

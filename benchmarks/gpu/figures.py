@@ -1,7 +1,7 @@
 """A figure of the kit, the world that it is measured in, and figures as Markdown."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,9 @@ GPU = torch.cuda.is_available()
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What was measured, or why it is absent: then `value` is None.
+    """A number that was measured, or a text such as an error's message; None, and why it is absent.
 
-    Attributes:
-        value: a number, or a text such as an error's message.
-        beside: what to compare it with, by name, in the same unit.
+    `beside` is what to compare it with, by name, in the same unit.
     """
 
     what: str
@@ -34,8 +32,14 @@ class Figure:
         return self.value if isinstance(self.value, str) else f"{self.value:,.4g} {self.unit}"
 
 
-Jobs = Iterator[tuple[str, Callable[[], Iterable[Figure]]]]
-"""What a step measures: names, and functions that measure. If one fails, the next is tried."""
+Jobs = Mapping[str, Callable[[], Iterable[Figure]]]
+"""The parts of a step. If one fails, the next is run."""
+
+
+def megabytes(what: str, nbytes: float | None, **beside: float) -> Figure:
+    """What CUDA's allocator has counted, if there is a GPU, next to other bytes."""
+    value = None if nbytes is None else nbytes / 1e6
+    return Figure(what=what, value=value, unit="MB", beside={name: other / 1e6 for name, other in beside.items()})
 
 
 def on_the_gpu(ranks: int, **options: Any) -> World:
@@ -61,12 +65,13 @@ def now() -> float:
     return time.perf_counter()
 
 
-def markdown(figures: list[Figure]) -> str:
+def markdown(figures: Iterable[Figure]) -> str:
     """A table, and below it the texts of several lines."""
-    texts = [f"{figure.what}:\n\n```text\n{figure.text}\n```" for figure in figures if "\n" in figure.text]
-    rows = ["| what | value | beside it |", "|---|---|---|"]
+    rows, texts = ["| what | value | beside it |", "|---|---|---|"], []
     for figure in figures:
-        if "\n" not in figure.text:
+        if "\n" in figure.text:
+            texts.append(f"{figure.what}:\n\n```text\n{figure.text}\n```")
+        else:
             beside = ", ".join(f"{number:,.4g} {figure.unit} ({name})" for name, number in figure.beside.items())
             rows.append(f"| {figure.what} | {figure.text} | {beside} |")
     return "\n\n".join(["\n".join(rows), *texts])

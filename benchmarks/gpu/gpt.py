@@ -6,13 +6,13 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn import ModuleList
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 from course_lib import TinyGPT, batch, plan, planner
 
-from .figures import GPU, Figure, Jobs, on_the_gpu, step_seconds
+from .figures import GPU, Figure, Jobs, megabytes, on_the_gpu, step_seconds
 
 Size = tuple[int, int, int, int]
 SIZES = {"0.35 B": (1024, 28, 16, 1024), "1.3 B": (2048, 26, 16, 1024)} if GPU else {"tiny": (32, 2, 4, 32)}
@@ -23,14 +23,23 @@ CARDS = {"h100": "h100", "h200": "h200", "a100": "a100", "4090": "rtx-4090"}
 """A word in a GPU's name, and the planner's name of its machine."""
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
+def gpt(out: Path) -> Jobs:
+    """With and without checkpointing and torch.compile."""
+    return {
+        f"{size}, checkpointed={checkpointed}, compiled={compiled}": partial(
+            peak_and_speed, SIZES[size], checkpointed, compiled
+        )
+        for size, compiled, checkpointed in product(SIZES, (False, True), (False, True))
+    }
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = checkpoint(self.block, x, use_reentrant=False)
-        return y
+
+def peak_and_speed(size: Size, checkpointed: bool, compiled: bool) -> Iterator[Figure]:
+    peak, rate = on_the_gpu(1, timeout=120, measure=False).run(train, size, checkpointed, compiled)[0]
+    expected = planned(size, checkpointed, compiled)
+    card = torch.cuda.get_device_name().lower() if GPU else ""
+    rates = {name: expected.tokens_per_second(name) for word, name in CARDS.items() if word in card}
+    yield megabytes("peak", peak if GPU else None, plan=expected.active_bytes)
+    yield Figure(what="speed", value=rate if GPU else None, unit="tokens/s", beside=rates)
 
 
 def train(size: Size, checkpointed: bool, compiled: bool) -> tuple[int, float]:
@@ -43,7 +52,7 @@ def train(size: Size, checkpointed: bool, compiled: bool) -> tuple[int, float]:
         for block in model.blocks:
             block.compile(backend="inductor" if GPU else "aot_eager")
     if checkpointed:
-        model.blocks = nn.ModuleList(map(Checkpointed, model.blocks))
+        model.blocks = ModuleList(map(checkpoint_wrapper, model.blocks))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
@@ -69,21 +78,3 @@ def planned(size: Size, checkpointed: bool, compiled: bool) -> planner.Plan:
         checkpointing="full" if checkpointed else "none", attention="flash", compiled=compiled, engine="torch",
         implementation="foreach",
     )  # fmt: skip
-
-
-def gpt(out: Path) -> Jobs:
-    """Peak and tokens a second, with and without checkpointing and torch.compile."""
-    for name, compiled, checkpointed in product(SIZES, (False, True), (False, True)):
-        ways = f"{'compiled' if compiled else 'eager'}{', checkpointing' if checkpointed else ''}"
-        what = f"GPT, {name} parameters, bf16, {ways}"
-        yield what, partial(measured, what, SIZES[name], checkpointed, compiled)
-
-
-def measured(what: str, size: Size, checkpointed: bool, compiled: bool) -> Iterator[Figure]:
-    peak, rate = on_the_gpu(1, timeout=120, measure=False).run(train, size, checkpointed, compiled)[0]
-    expected = planned(size, checkpointed, compiled)
-    card = torch.cuda.get_device_name().lower() if GPU else ""
-    rates = {name: expected.tokens_per_second(name) for word, name in CARDS.items() if word in card}
-    bytes_beside = {"plan": expected.active_bytes / 1e9}
-    yield Figure(what=f"{what}: peak", value=peak / 1e9 if GPU else None, unit="GB", beside=bytes_beside)
-    yield Figure(what=f"{what}: speed", value=rate if GPU else None, unit="tokens/s", beside=rates)

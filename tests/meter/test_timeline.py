@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import World
 from course_lib.meter import CommCall, SourceLine, Timeline, slowest
 
-LATE = 0.1  # seconds
+LATE = 0.2  # seconds: more than a busy machine holds up the rank that is punctual
 
 
 def call(issued, matched, done, waited_from=inf, *, nbytes=100, op="all_reduce"):
@@ -101,7 +101,7 @@ def test_peers_wait_for_a_late_rank() -> None:
         dist.all_reduce(torch.ones(4))
 
     punctual, late = World(2).run(program).timeline
-    assert punctual.waited_for_peers[0].seconds > 0.8 * LATE
+    assert punctual.waited_for_peers[0].seconds >= late.calls[0].issued - punctual.calls[0].issued > 0
     assert punctual.waited_for_peers[0].call.line.source == "dist.all_reduce(torch.ones(4))"
     assert sum(interval.seconds for interval in late.computed) > 0.8 * LATE
     assert punctual.overlap == late.overlap == 0
@@ -125,9 +125,9 @@ def test_a_work_that_is_waited_for_at_once_is_not_hidden() -> None:
             time.sleep(LATE)
         dist.all_reduce(torch.ones(4), async_op=True).wait()
 
-    punctual, _ = World(2).run(program).timeline
-    assert [wait.call.op for wait in punctual.waited] == ["all_reduce"]
-    assert punctual.waited[0].seconds > 0.8 * LATE and punctual.overlap < 0.5
+    punctual, late = World(2).run(program).timeline
+    (wait,) = punctual.waited
+    assert wait.seconds >= late.calls[0].issued - wait.call.waited_from > 0 and punctual.overlap < 0.5
 
 
 def test_the_wait_of_ddp_at_the_end_of_backward_is_seen() -> None:
@@ -138,16 +138,17 @@ def test_the_wait_of_ddp_at_the_end_of_backward_is_seen() -> None:
             time.sleep(LATE)
         loss.backward()
 
-    punctual, _ = World(2).run(program).timeline
-    waits = [wait for wait in punctual.waited_for_peers if wait.call.op == "all_reduce"]
-    assert waits[0].seconds > 0.8 * LATE
-    assert waits[0].call.line.source == "loss.backward()"
+    punctual, late = World(2).run(program).timeline
+    wait = next(wait for wait in punctual.waited_for_peers if wait.call.op == "all_reduce")
+    came = next(call.issued for call in late.calls if call.op == "all_reduce")
+    assert wait.seconds >= came - wait.call.waited_from > 0
+    assert wait.call.line.source == "loss.backward()"
 
 
 def test_a_bucket_of_ddp_that_moves_while_backward_goes_on_is_hidden() -> None:
     def program() -> None:
         net = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
-        late = LATE * (1 + dist.get_rank())
+        late = 3 * LATE * (1 + dist.get_rank())
         net[0].weight.register_hook(lambda grad: time.sleep(late))  # the other layer's bucket is on its way by then
         ddp = DistributedDataParallel(net, bucket_cap_mb=1)
         for _ in range(2):  # the first step has one bucket for all
@@ -166,7 +167,7 @@ def test_a_call_in_backward_that_nobody_waits_for_there_leaves_the_rank_computin
         x.register_post_accumulate_grad_hook(lambda p: works.append(dist.all_reduce(p.grad, async_op=True)))
         if dist.get_rank() == 0:
             x.sum().backward()
-            time.sleep(LATE)
+            time.sleep(2 * LATE)
         else:
             time.sleep(LATE / 2)
             x.sum().backward()
@@ -174,7 +175,7 @@ def test_a_call_in_backward_that_nobody_waits_for_there_leaves_the_rank_computin
 
     early, _ = World(2).run(program).timeline
     assert early.waited_for_peers == ()
-    assert sum(interval.seconds for interval in early.computed) > 0.8 * LATE
+    assert sum(interval.seconds for interval in early.computed) > 1.6 * LATE
 
 
 def test_the_broadcasts_by_which_ddp_sets_up_are_waited_for() -> None:

@@ -21,7 +21,7 @@ def run() -> Run:
 
 @pytest.mark.slow
 def test_a_record_is_drawn_beside_a_simulated_rank(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    list(engines.sizes("Stage3", 2, tmp_path))
+    list(engines.files("Stage3", 2, tmp_path))
     record = json.loads((tmp_path / "Stage3-2.json").read_text())
     events = [{"action": action, "size": size} for action, size in EVENTS]
     record["held_bytes"] = engines.held(1_000_000, events)
@@ -42,7 +42,7 @@ def test_of_a_gpu_the_rows_of_the_gpu_are_recorded() -> None:
 
     spans = engines.spans([*events, {"ph": "M", "name": "process_name"}])
 
-    assert spans == {"computed": [(0, 2e-6)], "in_flight": [(1e-6, 5e-6)]}
+    assert spans == {"computed": [(0, 2e-6)], "in_flight": [(1e-6, 5e-6), (2e-6, 5e-6)]}
 
 
 def test_without_a_record_a_sentence_says_what_makes_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,7 +152,7 @@ def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds) -> N
             time.sleep(2)  # it is there all that time, though no run is on
             assert all(map(psutil.pid_exists, pids))
             kernel.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # they end by themselves, however long a busy machine needs for it
     while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(psutil.pid_exists, pids))

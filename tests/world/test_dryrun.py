@@ -96,10 +96,6 @@ def functional() -> tuple[Tensor, ...]:
     return summed, scattered, gathered, rows.full_tensor()
 
 
-@pytest.mark.skipif(
-    (2, 12) <= torch.__version__ < (2, 13),
-    reason="on torch 2.12, a dry run counts distribute_tensor's parts for others",
-)
 def test_functional_collectives_and_dtensors_hold_what_they_hold_in_a_simulated_world() -> None:
     whole = World(RANKS).run(functional)
     for rank in (0, RANKS - 1):

@@ -100,9 +100,10 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch) -> 
 
 @pytest.mark.slow
 def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up) -> None:
-    world = World(2, backend="processes", timeout=0.5)
+    world = World(2, backend="processes")
     list(world.run(rank))
-    hold_up(1)
+    world.timeout = 2.0
+    hold_up(3)
     assert list(world.run(rank)) == [0, 1]
 
 

@@ -25,9 +25,12 @@ def assert_equals(run, reference, unsharded) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    ("world_size", "optimizer"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), *((4, name) for name in OPTIMIZERS)]
+    ("model", "world_size", "optimizer"),
+    [
+        *((model, ranks, "adamw") for model in MODELS for ranks in (1, 2, 3, 4)),
+        *(("corners", 4, name) for name in OPTIMIZERS if name != "adamw"),
+    ],
 )
 def test_it_equals_one_process_on_the_whole_batch(engine, model, world_size, optimizer) -> None:
     optimizer_class, options = OPTIMIZERS[optimizer]

@@ -16,7 +16,7 @@ from ..timeline import merged
 Spans = Sequence[tuple[float, float]]
 COLOURS = {"computed": COMPUTE, "bytes in flight": MOVING}
 RECORDS = files("course_lib.data") / "recorded"
-"""A file for each engine, which `benchmarks.gpu.engines.digest` describes."""
+"""A file for each engine, which `benchmarks.gpu.engines.record` writes."""
 
 
 def plot_recorded(run: Any, engine: str, what: str) -> Picture | None:

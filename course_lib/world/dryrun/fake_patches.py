@@ -25,6 +25,8 @@ def replacements() -> Iterator[Replacement]:
     yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
     fsdp_param = private.fsdp_param()
     yield fsdp_param, "_chunk_with_empty", _chunked_for_one(fsdp_param._chunk_with_empty)
+    # In a fake mode, DTensor of torch 2.12 takes itself for traced, and then copies parts that need no padding.
+    yield private.dtensor_padding(), "_are_we_tracing", lambda: False
     yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
     yield FakeTensor, "__deepcopy__", _deepcopy
     yield FakeTensor, "__format__", _format

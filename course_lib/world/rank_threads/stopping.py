@@ -7,9 +7,13 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 from ..collectives.fault import Stopped
+from ..learner_code import stack_of
 from . import interrupts
 from .rank_state import RankState
 
@@ -29,10 +33,11 @@ class Stoppable(threading.Thread):
         """Raise `Stopped` in the learner's code. Return False, with nothing raised, if the thread is not there."""
         self.rank_state.stopping = True
         with self._guard:
-            if self._stoppable:
-                self._stop_sent = True
-                _send(self, _STOPPED)
-            return self._stoppable
+            if not self._stoppable or reporting_dropped(stack_of(self)):
+                return False
+            self._stop_sent = True
+            _send(self, _STOPPED)
+            return True
 
     def stoppably(self, learners: Callable[[], Any]) -> Any:
         """Call `learners` on this thread, where it may be stopped."""
@@ -68,7 +73,17 @@ def without_stopped(report: Callable[[sys.UnraisableHookArgs], object]) -> Calla
 
     Python drops an exception raised in a `__del__` with a warning; another `Stopped` follows.
     """
-    return lambda dropped: None if dropped.exc_type is Stopped else report(dropped)
+    return partial(_report_dropped, report)
+
+
+def _report_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped: sys.UnraisableHookArgs) -> None:
+    if dropped.exc_type is not Stopped:
+        report(dropped)
+
+
+def reporting_dropped(frame: FrameType | None) -> bool:
+    """Return whether a hook of `without_stopped` is on the stack of `frame`. Python would print a `Stopped` there."""
+    return frame is not None and any(one.f_code is _report_dropped.__code__ for one, _ in walk_stack(frame))
 
 
 def stop_looking() -> None:

@@ -156,6 +156,13 @@ def fsdp_param() -> Any:
     return _fsdp_param
 
 
+def dtensor_padding() -> Any:
+    """Return the module in which DTensor pads the parts of a tensor. It is imported here for the same reason."""
+    from torch.distributed.tensor import _collective_utils
+
+    return _collective_utils
+
+
 def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
     """Return the global ranks of `group`'s members, in the order of their group ranks."""
     by_global = c10d._world.pg_group_ranks[group]

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from course_lib import World
-from tests.world.programs import imported
+from tests.world.programs import come_to_their_waits, imported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def interrupt(tmp_path):
             while len(list(tmp_path.iterdir())) < world.world_size:
                 if over.wait(0.01):
                     return
-            time.sleep(0.2)  # ranks come to where they wait
+            come_to_their_waits()
             signal.raise_signal(signal.SIGINT)
 
         world.run(imported, fn.__module__)

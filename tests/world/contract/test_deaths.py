@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.world.programs import failure, lines, rank
+from tests.world.programs import come_to_their_waits, failure, lines, rank
 
 
 def remember() -> None:
@@ -96,7 +96,7 @@ def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come(remembe
         pids = [None] * 3
         dist.all_gather_object(pids, os.getpid())
         if rank() == 0:
-            time.sleep(0.2)
+            come_to_their_waits()
             os.kill(pids[1], signal.SIGKILL)
             while psutil.pid_exists(pids[1]):
                 time.sleep(0.01)

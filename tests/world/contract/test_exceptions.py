@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World
 from tests.world import functional
-from tests.world.programs import failure, lines, rank
+from tests.world.programs import come_to_their_waits, failure, lines, rank
 
 
 def divide_by_zero() -> float:
@@ -136,7 +136,7 @@ def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path) -> None
         if rank() == 0:
             while not issued.exists():
                 time.sleep(0.01)
-            time.sleep(0.3)  # the other rank comes to its wait
+            come_to_their_waits()
             raise ValueError
         parts = functional.all_gather(torch.ones(2), 0, dist.group.WORLD)
         issued.touch()

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import shutil
 import types
 from pathlib import Path
 
@@ -401,12 +400,22 @@ def test_a_handle_is_missed_under_a_default_device(gpus) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_published_memory(gpus, tmp_path) -> None:
-    recipe = shutil.copy(Path(production.__file__).parent / "zero_recipe.py", tmp_path)
+@pytest.mark.parametrize(
+    ("backend", "width", "sharded", "not_sharded"),
+    [
+        ("processes", "2000", ["335", "656", "992", "1378"], ["335", "656", "992", "1697"]),
+        ("simulated", "400", ["12", "25", "38", "53"], ["12", "25", "38", "65"]),
+    ],
+)
+def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_published_memory(
+    backend, width, sharded, not_sharded, tmp_path
+) -> None:
+    recipe = tmp_path / "recipe.py"
+    published = (Path(production.__file__).parent / "zero_recipe.py").read_text()
+    recipe.write_text(published.replace("2000", width))
     runs = []
-    gpus(2, timeout=300).run_file(recipe, then=runs.append)
-    printed = [re.findall(r"(\d+) MB", run.output[0]) for run in runs]
-    assert printed == [["335", "656", "992", "1378"], ["335", "656", "992", "1697"]]
+    World(2, backend=backend, gpus=True, timeout=300).run_file(recipe, then=runs.append)
+    assert [re.findall(r"(\d+) MB", run.output[0]) for run in runs] == [sharded, not_sharded]
 
 
 def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:

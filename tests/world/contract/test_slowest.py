@@ -54,7 +54,7 @@ def waits_for_rank_2() -> None:
         if rank() == 2:
             for peer in (0, 1, 3):
                 dist.recv(x, peer)
-            time.sleep(0.02)  # the others have called
+            time.sleep(0.1)  # the others have called
             dist.all_reduce(x)
         else:
             handle = dist.all_reduce(x, async_op=True)
@@ -65,7 +65,7 @@ def waits_for_rank_2() -> None:
 def test_a_run_in_which_the_others_wait(world) -> None:
     found = world(4).run(waits_for_rank_2).slowest()
     computed = re.search(r"rank 2 computed for ([\d.]+) ms", found)
-    assert computed and float(computed[1]) >= 60
+    assert computed and float(computed[1]) >= 300
     line = waits_for_rank_2.__code__.co_firstlineno + 8
     assert f"before its calls at test_slowest.py line {line})" in found
 
