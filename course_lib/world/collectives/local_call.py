@@ -5,11 +5,11 @@ member has called: `PendingCall` knows who has, and nothing of Works and results
 """
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,8 +39,8 @@ class LocalCall:
     error: Exception | None = None  # with which the backend refused the call
     future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
     arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
-    future_taken: bool = False  # a callback of the learner's may run when it completes
     receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
+    _modes: "_Modes" = field(default_factory=lambda: _Modes.here())
     _identity: Identity | None = None
     _result: Any = None
     _work: Any = None
@@ -99,39 +99,61 @@ class LocalCall:
         execute, self.execute = self.execute, None
         self.progress.matched = self.progress.now()
         try:
-            self._result = execute()
+            with self._modes.entered():
+                self._result = execute()
         except Exception as error:  # the backend refuses this rank's call
             self.error = error
 
     def deliver(self, error: Exception | None) -> None:
-        """Complete the future, if the rank goes on: with the result when the backend has finished, or with `error`.
-
-        Every member's call must have started: for some ops, this waits for the end.
-        """
+        """Complete the future, if the rank goes on: with the result when the backend has finished, or with `error`."""
         if self.future is None:
             return
+        self.progress.delivering = True  # the rank waits for this before it closes its groups
         if error is not None:  # its peers' calls wait in the backend until the groups are closed
-            _complete(self.future, error)
+            _on_a_thread(self._complete_as_rank, error)
             return
         work, self._result = private.work_of(self._result), None
         if self.call.variant in _WITHOUT_FUTURE:
-            result = _end_of(work)
-            self.progress.done = self.progress.now()
-            if self.future_taken:
-                self.progress.delivering = True
-                _on_a_thread(self._complete_as_rank, result)
-            else:
-                _complete(self.future, result)
+            _on_a_thread(self._deliver_end_of, work)
         else:
-            assert self._identity is not None
-            _chain(work, self.future, self.progress, self._identity)
+            self._deliver_when_done(work)
+
+    def _deliver_end_of(self, work: Any) -> None:
+        try:
+            work.wait()
+            self._arrived([])
+        except RuntimeError as error:  # a member's process died
+            self._arrived(error)
+
+    def _deliver_when_done(self, work: Any) -> None:
+        def finish(done: Future) -> None:
+            held.clear()
+            if threading.get_ident() == here:  # which holds a lock that a callback may need
+                _on_a_thread(deliver, done)
+            else:
+                deliver(done)
+
+        def deliver(done: Future) -> None:
+            try:
+                self._arrived(_detached(done.value()))
+            except RuntimeError as error:
+                self._arrived(error)
+
+        here = threading.get_ident()
+        held = [work]  # the backend drops a work without references, finished or not
+        work.get_future().add_done_callback(finish)
+
+    def _arrived(self, result: Any) -> None:
+        self.progress.done = self.progress.now()
+        self._complete_as_rank(result)
 
     def _complete_as_rank(self, result: Any) -> None:
+        """Complete the future. A callback of the learner's may make calls."""
         assert self.future is not None and self._identity is not None
         try:
-            with self._identity():
+            with self._identity(), self._modes.entered():
                 _complete(self.future, result)
-        finally:  # the rank waits for this before it closes its groups
+        finally:
             self.progress.delivering = False
 
     def call_off(self) -> None:
@@ -160,43 +182,26 @@ def _complete(future: Future, result: Any) -> None:
         future.set_result([result])
 
 
-def _end_of(work: Any) -> Any:
-    """Return the result of a `work` without a future. Every member's call is running, so the wait is short."""
-    try:
-        work.wait()
-    except RuntimeError as error:  # a member's process died
-        return error
-    return []
+class _Modes(NamedTuple):
+    """The gradient and inference modes of the thread that made a call, which the backend's own operators need."""
 
+    gradients: bool
+    inference: bool
 
-def _chain(work: Any, future: Future, progress: Progress, identity: Identity) -> None:
-    """Complete `future` when the backend's `work` ends, with its value or its error."""
+    @classmethod
+    def here(cls) -> "_Modes":
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled())
 
-    def finish(done: Future) -> None:
-        held.clear()
-        progress.done = progress.now()
-        if threading.get_ident() == here:
-            _on_a_thread(deliver, done)
-        else:
-            deliver(done)
-
-    def deliver(done: Future) -> None:
-        try:
-            result = _detached(done.value())
-        except RuntimeError as error:
-            result = error
-        with identity():
-            _complete(future, result)
-        progress.delivering = False
-
-    progress.delivering = True
-    here = threading.get_ident()
-    held = [work]  # the backend drops a work without references, finished or not
-    work.get_future().add_done_callback(finish)
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        if self == self.here():
+            yield
+            return
+        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.gradients):
+            yield
 
 
 def _on_a_thread(deliver: Callable[[Any], None], result: Any) -> None:
-    """Call `deliver(result)` beside the current thread, which holds a lock that a callback may need."""
     threading.Thread(target=deliver, args=(result,), daemon=True).start()
 
 

@@ -154,12 +154,7 @@ class InterposedRank:
             self._peers.called_outside(self.rank, self.recorder.made_here(op, "", ()))
 
     def asked(self, work: Any) -> None:
-        """Note that the thread asked for the state of a Work, or for its future."""
-        for local in [one for one in list(self._promised) if one.is_of(work)]:
-            local.future_taken = True
-        self._handed_back(work)
-
-    def _handed_back(self, work: Any) -> None:
+        """Note that the thread waits for a Work, or asked for its state or its future."""
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
             local.progress.open_handle = False
             self._open_handles.pop(local, None)
@@ -169,8 +164,10 @@ class InterposedRank:
     def waiting(self, waited: Any) -> None:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
         Raise the error that ended the call or the run."""
+        if not self._promised and not self._open_handles:
+            return
         with self._in_the_world():
-            self._handed_back(waited)
+            self.asked(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
                 local.progress.wait_begins()
                 self._peers.wait_for(local)

@@ -89,8 +89,6 @@ class Worker:
 
     def _handle(self, request: str, argument: Any) -> None:
         if request == "run":
-            if self._rank is not None:
-                self._rank.close()
             self._rank = ProcessRank(argument, partial(self._send, argument.number), self._groups)
             self._jobs.put(self._rank)
         else:
