@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..learner_code import Position
+from ...meter import SourceLine
 from .call import Call
 from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits
@@ -102,12 +102,12 @@ class Coordinator:
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))
 
-    def reports(self, where: Mapping[int, Position]) -> list[RankReport]:
-        """Return what the ranks in `where` are doing at these positions."""
+    def reports(self, where: Mapping[int, SourceLine | None]) -> list[RankReport]:
+        """Return what the ranks in `where` are doing at these lines."""
         with self.changed:
             reports = {
-                rank: RankReport(rank=rank, state=self.states[rank].value, **position._asdict())
-                for rank, position in where.items()
+                rank: RankReport(rank=rank, state=self.states[rank].value, source_line=line)
+                for rank, line in where.items()
             }
             for rank, pending in self.waits.items():
                 waited = time.perf_counter() - self.wait_began[rank]

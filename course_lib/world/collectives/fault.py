@@ -63,7 +63,6 @@ class RankReport:
 
     Attributes:
         source_line: the learner's line that it was at, if any.
-        importing: the module that it was importing there.
         call: the call that it waited in.
         waited: for how many seconds it had waited.
         missing: the ranks that had not made that call.
@@ -74,7 +73,6 @@ class RankReport:
     rank: int
     state: str
     source_line: SourceLine | None = None
-    importing: str = ""
     call: Call | None = None
     missing: frozenset[int] = frozenset()
     waited: float = 0.0

@@ -134,18 +134,14 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     running = [report.rank for report in reports if report.state == "running"]
     waiting = [report for report in reports if report.state == "waiting"]
     busy = who(running or [report.rank for report in waiting], world_size)
-    imported = [one.importing for one in reports if one.rank in running and one.source_line]
-    more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
     since = max((report.waited for report in waiting if not report.missing.isdisjoint(running)), default=0.0)
     them = "it" if len(running) == 1 else "them"
     patience = f"; others had waited for {them} for {since:.1f} s" if since else ""
-    if imported and all(imported):
-        return (
-            f"{busy} had not finished importing {imported[0]}{patience}",
-            "run the cell again: a first import is slow on a busy machine, and a second one is fast. Or give the world "
-            "more time: World(…, timeout=…).",
-        )
-    return f"{busy} had not finished{patience}", f"look for a loop that never ends on {busy}; {more_time}"
+    return (
+        f"{busy} had not finished{patience}",
+        f"look for a loop that never ends on {busy}; if the work is only long, give the world more time: "
+        "World(…, timeout=…).",
+    )
 
 
 def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
