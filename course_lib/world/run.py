@@ -70,11 +70,9 @@ class Run(Sequence[Any]):
 
     @property
     def _ranks(self) -> Sequence[int]:
-        """The ranks that ran."""
         return range(len(self._results))
 
     def _by_rank(self, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Return `values`, of the ranks that ran, to be indexed by rank."""
         return tuple(values)
 
     @property

@@ -65,7 +65,6 @@ class Call(CommCall):
 
     @property
     def numels(self) -> tuple[int, ...]:
-        """Return the number of elements of each tensor."""
         return tuple(torch.Size(shape).numel() for shape in self.shapes)
 
     @property

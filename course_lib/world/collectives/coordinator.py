@@ -116,12 +116,10 @@ class Coordinator:
             return list(reports.values())
 
     def busy(self, *states: State) -> bool:
-        """Return whether any rank is in one of `states`."""
         return any(state in states for state in self.states)
 
     @property
     def over(self) -> bool:
-        """Return whether every rank has left, or the run has failed."""
         return self.fault is not None or not self.busy(State.RUNNING, State.WAITING)
 
     # -- the life of a call --------------------------------------------------------------------------------------

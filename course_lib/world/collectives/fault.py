@@ -36,7 +36,6 @@ Leaving = Literal["returned", "raised", "exited"]
 
 
 def leaving(error: BaseException | None) -> Leaving:
-    """Return how a rank left with this exception; None if it returned."""
     if error is None:
         return "returned"
     return "exited" if isinstance(error, SystemExit) else "raised"
@@ -53,7 +52,6 @@ class Fault:
 
     @property
     def from_outside(self) -> bool:
-        """Return whether no rank caused the fault: a timeout or an interrupt."""
         return self.kind in ("timeout", "interrupted")
 
 

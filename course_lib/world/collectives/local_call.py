@@ -48,7 +48,6 @@ class LocalCall:
 
     @property
     def call(self) -> Call:
-        """Return the call."""
         return self.progress.call
 
     # -- for the rank --------------------------------------------------------------------------------------------

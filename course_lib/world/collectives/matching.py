@@ -22,7 +22,6 @@ class PendingCall:
 
     @property
     def missing(self) -> frozenset[int]:
-        """Return the members that have not called."""
         return self.members - self.calls.keys()
 
     @property

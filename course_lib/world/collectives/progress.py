@@ -27,7 +27,6 @@ class Progress:
 
     @property
     def record(self) -> Call:
-        """Return the call with what has become of it."""
         return replace(
             self.call,
             values=self.values,
@@ -40,7 +39,6 @@ class Progress:
         )
 
     def now(self) -> float:
-        """Return the time, in seconds from the start of the run."""
         return time.perf_counter() - self.started
 
     def wait_begins(self) -> None:

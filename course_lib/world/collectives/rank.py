@@ -140,16 +140,13 @@ class InterposedRank:
             raise ValueError("trying to initialize the default process group twice!")  # as torch
 
     def program_ended(self) -> None:
-        """Note whether the program has left open the default group that it has made."""
         if self._latest_join is not None:
             self._latest_join.open_handle = dist.is_initialized()
 
     def join_group(self, store: dist.Store) -> None:
-        """Join a default group whose ranks find each other in `store`."""
         default_group.join(store, self.rank, self.world_size)
 
     def not_in_group(self, op: str) -> None:
-        """Handle a collective on a group that this rank does not belong to."""
         with self.shielded():
             self._peers.called_outside(self.rank, self.recorder.made_here(op, "", ()))
 

@@ -33,7 +33,6 @@ class CallRecorder:
 
     @property
     def calls(self) -> list[Call]:
-        """Return a record of each call, as it is now."""
         return [progress.record for progress in self.made]
 
     def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Progress:
@@ -59,7 +58,6 @@ class CallRecorder:
             return self._kept(self.made_here(op, group_name, ranks, number=self._numbers[group_name, op], **details))
 
     def new_group(self, group_name: str, ranks: list[int]) -> Progress:
-        """Record the creation of a group, and return it."""
         return self._kept(self.made_here("new_group", group_name, tuple(ranks)))
 
     def _kept(self, call: Call) -> Progress:
@@ -69,7 +67,6 @@ class CallRecorder:
         return progress
 
     def init_process_group(self, world_size: int, number: int) -> Progress:
-        """Record that the program makes the default group for the `number`th time, and return the call."""
         return self._kept(self.made_here("init_process_group", DEFAULT_GROUP, tuple(range(world_size)), number=number))
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:

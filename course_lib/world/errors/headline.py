@@ -11,7 +11,6 @@ from .rank_error import written
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
-    """Return what happened, and advice."""
     return _WRITERS[fault.kind](fault, reports, world_size)
 
 

@@ -190,7 +190,6 @@ class ProcessRank(InterposedRank):
         return result
 
     def _at_once(self, local: LocalCall) -> Any:
-        """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
         self._send("called", local.progress.index, local.call, False, False)
         result = local.result()
         local.progress.done = local.progress.now()

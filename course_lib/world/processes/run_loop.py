@@ -134,13 +134,11 @@ class RunLoop:
 
     @property
     def _active(self) -> list[int]:
-        """Return the ranks that are alive and have not left."""
         return [rank for rank in range(len(self._processes)) if rank not in self._dead | self.left.keys()]
 
     # -- messages of ranks -------------------------------------------------------------------------------------------
 
     def started(self, rank: int) -> None:
-        """Record that `rank` has joined its group and now calls the function."""
         self._waited_for -= {rank}
         if not self._waited_for:
             self._deadline = time.monotonic() + self._timeout
@@ -161,23 +159,18 @@ class RunLoop:
             self.coordinator.wait(rank, pending)
 
     def waits(self, rank: int, index: int) -> None:
-        """Record that `rank` now only waits for an earlier call."""
         self.coordinator.wait(rank, self._calls[rank, index])
 
     def refused(self, rank: int, index: int, reason: str) -> None:
-        """Fail the run: the backend refused a call after `rank` had gone on."""
         self.coordinator.refused(self._calls[rank, index], (rank,), reason)
 
     def outside(self, rank: int, call: Call) -> None:
-        """Fail the run: `rank` called a collective on a group that it does not belong to."""
         self.coordinator.outside(rank, call)
 
     def located(self, rank: int, line: SourceLine | None) -> None:
-        """Record where `rank` is."""
         self._located[rank] = line
 
     def finished(self, rank: int, left: Finished) -> None:
-        """Record how `rank` has left the function."""
         self.left[rank] = replace(left, calls=[self._matched(rank, *one) for one in enumerate(left.calls)])
         self.coordinator.left(rank, left.how)
 
@@ -247,6 +240,5 @@ class RunLoop:
         self.coordinator.died(rank, handle.process.how_it_died)
 
     def _unregister(self, source: Any) -> None:
-        """Stop watching `source`."""
         if source in self._selector.get_map():
             self._selector.unregister(source)

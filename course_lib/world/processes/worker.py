@@ -70,7 +70,6 @@ class Worker:
         self._imports = FreshImports()
 
     def serve(self) -> None:
-        """Run one job after another."""
         signal.signal(STOP, self._stop)
         sys.unraisablehook = without_stopped(sys.unraisablehook)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
@@ -125,7 +124,6 @@ class Worker:
         )
 
     def _call(self, rank: ProcessRank) -> Any:
-        """Run the learner's function, and return its result."""
         job = rank.job
         self._prepare(job)
         self._imports.forget_changed()
@@ -204,7 +202,6 @@ def _print_to(output_fd: int) -> None:
 
 
 def _nccl(interface: str) -> dict[str, str]:
-    """Return NCCL's settings, unless the environment overrides them."""
     return {
         "NCCL_SOCKET_IFNAME": interface,  # otherwise NCCL listens on every network
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, not the process
@@ -219,7 +216,6 @@ def _store(group: Group, world_size: int) -> dist.Store:
 
 
 def _gpu_works() -> bool:
-    """Return whether this process's GPU works: an error in a kernel breaks it for good."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:

@@ -115,7 +115,6 @@ class _Launcher:
         self._waiting: list[BaseProcess] = []  # processes that the program has started, and that do not run yet
 
     def run_started(self) -> None:
-        """Run the processes that the program has started, as the ranks of one world."""
         started: list[Any] = self._waiting
         self._waiting = []
         if started:

@@ -28,7 +28,6 @@ class Printed:
         self._dropped = 0
 
     def add(self, text: str) -> str:
-        """Keep as much of `text` as there is room for, and return that part."""
         kept = text[: max(0, OUTPUT_LIMIT - self._size)]
         self._written.append(kept)
         self._size += len(kept)
@@ -37,7 +36,6 @@ class Printed:
 
     @property
     def text(self) -> str:
-        """Return the kept output."""
         note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
         return "".join(self._written) + note
 
@@ -54,7 +52,6 @@ class Lines:
     _unfinished: int | None = None  # the rank whose line has no end yet
 
     def add(self, rank: int, text: str, *, errors: bool = False) -> None:
-        """Print the output of `rank`. `errors` is whether it wrote it to stderr."""
         for line in text.splitlines(keepends=True):
             if self._unfinished != rank:
                 self.close()
@@ -63,11 +60,9 @@ class Lines:
             self._unfinished = rank if words == line else None
             print(words, end="" if words == line else "\n")
 
-    def update(self) -> None:
-        """Print what has waited long enough."""
+    def update(self) -> None: ...
 
     def close(self) -> None:
-        """Print the rest."""
         if self._unfinished is not None:
             self._unfinished = None
             print()

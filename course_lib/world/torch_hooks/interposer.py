@@ -100,7 +100,6 @@ def interposed_beside(interposer: InterposedRank) -> Iterator[None]:
 
 
 def is_beside() -> bool:
-    """Return whether the calling thread is in `interposed_beside`."""
     return hasattr(_thread, "interposer")
 
 

@@ -74,7 +74,6 @@ if missing_names():
 
 
 def group_of(boxed: Any) -> dist.ProcessGroup:
-    """Return the process group behind the boxed argument of a `c10d` operator."""
     return dist.ProcessGroup.unbox(boxed)
 
 
@@ -97,7 +96,6 @@ def path_of(operator: Any) -> str:
 
 
 def groups() -> list[dist.ProcessGroup]:
-    """Return every group that the calling rank is in."""
     return list(c10d._world.pg_names)
 
 
@@ -144,7 +142,6 @@ def clear_dtensor_cache() -> None:
 
 
 def fake_mode() -> Any:
-    """Return the calling thread's fake mode; None if it has none."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 

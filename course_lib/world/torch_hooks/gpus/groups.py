@@ -23,7 +23,6 @@ from .devices import CPU, Gpus, by_torch, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
-    """Yield the replacements."""
     yield from _of_groups(gpus)
     yield from _of_meshes(gpus)
     yield from _of_ddp()
