@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...meter import tensors_in
 from ..learner_code import learner_line
+from .call import Progress
 from .local_call import LocalCall
-from .progress import Progress
 from .spans import Span, overlap, spans
 
 

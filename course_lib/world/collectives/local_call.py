@@ -16,8 +16,7 @@ import torch
 from ...meter import is_learners, storage_of, tensors_in
 from ..learner_code import receiver_of_work
 from ..torch_hooks import private
-from .call import Call
-from .progress import Progress
+from .call import Call, Progress
 from .values import NamedTensor
 
 Future = torch.futures.Future[Any]

@@ -14,11 +14,10 @@ import torch.distributed as dist
 
 from ...meter import MemoryMeter, unwatched
 from ..torch_hooks import default_group, private
-from .call import Call
+from .call import Call, Progress
 from .fault import Stopped
 from .in_flight import InFlight
 from .local_call import Future, LocalCall
-from .progress import Progress
 from .recorder import CallRecorder, is_asynchronous
 from .values import received
 

@@ -9,8 +9,7 @@ from typing import Any
 from ..error_report import Unfinished
 from ..learner_code import hooked_line, learner_line
 from ..torch_hooks import private
-from .call import DEFAULT_GROUP, OPS, Call, described
-from .progress import Progress
+from .call import DEFAULT_GROUP, OPS, Call, Progress, described
 from .validation import check
 from .values import least_finite, values_of
 

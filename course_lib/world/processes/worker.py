@@ -37,8 +37,7 @@ from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from ..torch_hooks.gpus import pretended
 from ..torch_hooks.patching import replaced
-from .fresh_imports import FreshImports
-from .main_module import unpack_in_main
+from .modules import FreshImports, unpack_in_main
 from .output import END_OF_RUN, StandardError
 from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
