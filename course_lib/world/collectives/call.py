@@ -73,9 +73,8 @@ class Call(CommCall):
     def name(self) -> str:
         """Return `all_reduce #2`, or for a message its peer. A rank outside a group does not know the members."""
         if self.op in ("send", "recv"):
-            peer = "any rank" if self.root is None else f"rank {self.root}"
             tag = f" with tag {self.tag}" if self.tag else ""
-            return f"{self.op} {'to' if self.op == 'send' else 'from'} {peer}{tag}"
+            return f"{self.op} {'to' if self.op == 'send' else 'from'} rank {self.root}{tag}"
         if self.op == "new_group":
             return f"new_group({list(self.ranks)})"
         if not self.ranks:
@@ -104,26 +103,19 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
             f"{op}: there is no rank {root} in this group of {len(ranks)}. "
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
-    seen = [_before_viewed(tensor) for tensor in tensors]
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
     splits = _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     return {
         "root": None if root is None else ranks[root],
         "tag": arguments.get("tag", 0),
-        "shapes": tuple(tuple(tensor.shape) for tensor in seen),
-        "dtype": seen[0].dtype if seen else None,
+        "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
+        "dtype": tensors[0].dtype if tensors else None,
         "layout": tensors[0].layout if tensors else torch.strided,
         "splits": splits,
         "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
         "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
     }
-
-
-def _before_viewed(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the complex tensor that torch has viewed as a real one for the call, or `tensor` itself."""
-    base = tensor._base
-    return base if base is not None and base.is_complex() and tensor.shape == (*base.shape, 2) else tensor
 
 
 def _splits(op: str, arguments: dict[str, Any], members: int) -> Splits:

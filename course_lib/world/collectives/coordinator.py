@@ -168,7 +168,7 @@ class Coordinator:
     def _check_absent(self, pending: PendingCall) -> None:
         """Fail the run if a call needs a rank that has returned."""
         gone = tuple(sorted(r for r in pending.missing if self.states[r] is State.RETURNED))
-        if gone and pending.calls and (not pending.any_member or set(gone) == pending.missing):
+        if gone and pending.calls:
             self._fail(Fault(kind="absent", ranks=gone, calls=pending.calls))
 
     def _check_deadlock(self) -> None:

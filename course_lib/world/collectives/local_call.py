@@ -51,9 +51,11 @@ class LocalCall:
 
     # -- for the rank --------------------------------------------------------------------------------------------
 
-    def promise(self, operator: Any, arguments: dict[str, Any], identity: Identity) -> Any:
+    def promise(
+        self, operator: Any, arguments: dict[str, Any], identity: Identity, arrived: "Callable[[LocalCall], object]"
+    ) -> Any:
         """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
-        `identity`."""
+        `identity`, and calls `arrived` with this call, unless there was an error."""
         progress = self.progress
         in_backward = private.at_end_of_backward(progress.wait_begins, progress.wait_ends)
         receiver = receiver_of_work()
@@ -61,12 +63,22 @@ class LocalCall:
             progress.waited_from = self.call.issued
         progress.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
-        self.arrived = self.future.then(partial(_delivered, self.note_values))
+        self.arrived = self.future.then(partial(self._delivered, arrived))
         # While the Work lives, torch returns this object to the rank.
         result, self._work = private.pending_result(operator, arguments, self.arrived)
         storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
         self._outputs = frozenset(storage._cdata for storage in storages if storage is not None)
         return result
+
+    def _delivered(self, arrived: "Callable[[LocalCall], object]", done: Future) -> Any:
+        """Return the result of the rank's future, or raise its error: DDP's C++ reducer would take an exception that is
+        a value (as `Future.set_exception` makes it) for its tensors, and end the process."""
+        value = done.value().pop()  # so that only the rank holds it
+        if isinstance(value, BaseException):
+            raise value
+        self.note_values()
+        arrived(self)
+        return value
 
     def is_of(self, waited: Any) -> bool:
         """Return whether `waited` is the call's Work, or a tensor that receives its result."""
@@ -162,16 +174,6 @@ class LocalCall:
         self.execute = None
         if self.future is not None:
             _complete(self.future, RuntimeError("the run was stopped; the message tells which rank failed"))
-
-
-def _delivered(note_values: Callable[[], None], done: Future) -> Any:
-    """Return the result of a rank's future, or raise its error: DDP's C++ reducer would take an exception that is a
-    value (as `Future.set_exception` makes it) for its tensors, and end the process."""
-    value = done.value().pop()  # so that only the rank holds it
-    if isinstance(value, BaseException):
-        raise value
-    note_values()
-    return value
 
 
 def _complete(future: Future, result: Any) -> None:

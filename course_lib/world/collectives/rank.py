@@ -17,7 +17,7 @@ from ..torch_hooks import default_group, private
 from .call import Call, Progress
 from .fault import Stopped
 from .in_flight import InFlight
-from .local_call import Future, LocalCall
+from .local_call import LocalCall
 from .recorder import CallRecorder, is_asynchronous
 from .values import received
 
@@ -186,12 +186,10 @@ class InterposedRank:
             self.in_flight.used(operator, arguments, local)
         if not is_asynchronous(local.call, arguments):
             return self._completed(local)
-        result = local.promise(operator, arguments, self.identity)
         self._promised[local] = None
+        result = local.promise(operator, arguments, self.identity, self._promised.pop)
         if local.progress.open_handle:
             self._open_handles[local] = None
-        assert local.arrived is not None
-        local.arrived.add_done_callback(partial(self._arrived, local))
         try:
             self._peers.called(local)
         except Stopped:  # a promise that is never kept would hold the group forever
@@ -200,13 +198,6 @@ class InterposedRank:
         if self.in_flight is not None and local.progress.open_handle:
             self.in_flight.lend(local, operator, arguments)  # only now: the backend may copy inside `called`
         return result
-
-    def _arrived(self, local: LocalCall, done: Future) -> None:
-        try:
-            done.value()
-        except RuntimeError:
-            return
-        del self._promised[local]
 
     def _completed(self, local: LocalCall) -> Any:
         """Make the call, wait for its end, and return the operator's result."""

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from typing import Any
 
+import torch.distributed as dist
+
 from ..error_report import Unfinished
 from ..learner_code import hooked_line, learner_line
 from ..torch_hooks import private
@@ -41,7 +43,7 @@ class CallRecorder:
         on this rank, independently of its peers.
         """
         name = operator._schema.name.split("::")[1]
-        group = private.group_of(arguments["process_group"])
+        group = dist.ProcessGroup.unbox(arguments["process_group"])
         op, group_name, ranks = OPS.get(name, name), group.group_name, private.group_ranks(group)
         details = described(op, ranks, arguments)
         if "reduce_op" in arguments:
@@ -84,7 +86,7 @@ class CallRecorder:
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
-    """Return whether the rank goes on and waits later. A recv from any rank does not: its peer is unknown at first."""
-    if call.op in ("send", "recv"):
-        return call.root is not None
-    return call.variant != "monitored_barrier" and bool(arguments.get("async_op", True))
+    """Return whether the rank goes on and waits later."""
+    return call.op in ("send", "recv") or (
+        call.variant != "monitored_barrier" and bool(arguments.get("async_op", True))
+    )

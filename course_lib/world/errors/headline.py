@@ -64,11 +64,10 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
     gone = who([report.rank for report in reports if report.rank in others and report.state == "returned"])
     if first.op in ("send", "recv"):
         partner = "recv" if first.op == "send" else "send"
-        missing = who(fault.ranks) if len(fault.ranks) == 1 else f"one of {who(fault.ranks)}"  # from any rank
         return (
             f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
-            f"give every send its recv: {missing} has to call {partner} with the other rank, or the {first.variant} "
-            "has to go.",
+            f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
+            f"{first.variant} has to go.",
         )
     order = "make the call at that line" if written(first) == "call" else f"call {first.variant}"
     return (

@@ -135,12 +135,12 @@ class ProcessRank(InterposedRank):
     # -- threads ---------------------------------------------------------------------------------------------------
 
     def identity(self) -> AbstractContextManager[None]:
-        return interposer.interposed_beside(self)
+        return interposer.interposed(self)
 
     @property
     def _blocked(self) -> bool:
         """Return whether the rank can make no other call while the calling thread waits."""
-        return not interposer.is_beside() and not self.threads.may_call
+        return not interposer.is_interposed() and not self.threads.may_call
 
     # -- the peers: see collectives.rank.Peers ---------------------------------------------------------------------
 

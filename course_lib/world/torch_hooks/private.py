@@ -73,10 +73,6 @@ if missing_names():
     )
 
 
-def group_of(boxed: Any) -> dist.ProcessGroup:
-    return dist.ProcessGroup.unbox(boxed)
-
-
 def runs_on_cpu(operator: Any) -> bool:
     """Return whether `operator` itself has a kernel for the CPU: else it is made of others."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU"))
@@ -95,15 +91,11 @@ def path_of(operator: Any) -> str:
     return f"torch.ops.{'higher_order.' if isinstance(operator, HigherOrderOperator) else ''}{operator}"
 
 
-def groups() -> list[dist.ProcessGroup]:
-    return list(c10d._world.pg_names)
-
-
 def renew_names(store: dist.Store) -> None:
     """End every group except the default one, and restart the names of new groups, which exchange their addresses
     through `store`."""
     default = c10d._get_default_group()
-    for group in groups():
+    for group in list(c10d._world.pg_names):
         if group is not default:
             dist.destroy_process_group(group)
     backend, _ = c10d._world.pg_map[default]
