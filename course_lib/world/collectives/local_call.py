@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -28,6 +28,25 @@ _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "r
 """Ops whose gloo Work has no future."""
 
 
+class _Modes(NamedTuple):
+    """The gradient and inference modes of the thread that made a call, which the backend's own operators need."""
+
+    gradients: bool
+    inference: bool
+
+    @classmethod
+    def here(cls) -> Self:
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        if self == self.here():
+            yield
+            return
+        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.gradients):
+            yield
+
+
 @dataclass(eq=False, kw_only=True)
 class LocalCall:
     """One call of one rank."""
@@ -39,7 +58,7 @@ class LocalCall:
     future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
     arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
     receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
-    _modes: "_Modes" = field(default_factory=lambda: _Modes.here())
+    _modes: _Modes = field(default_factory=_Modes.here)
     _identity: Identity | None = None
     _result: Any = None
     _work: Any = None
@@ -52,10 +71,10 @@ class LocalCall:
     # -- for the rank --------------------------------------------------------------------------------------------
 
     def promise(
-        self, operator: Any, arguments: dict[str, Any], identity: Identity, arrived: "Callable[[LocalCall], object]"
+        self, operator: Any, arguments: dict[str, Any], identity: Identity, on_arrival: "Callable[[LocalCall], object]"
     ) -> Any:
         """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
-        `identity`, and calls `arrived` with this call, unless there was an error."""
+        `identity`, and calls `on_arrival` with this call, unless there was an error."""
         progress = self.progress
         in_backward = private.at_end_of_backward(progress.wait_begins, progress.wait_ends)
         receiver = receiver_of_work()
@@ -63,21 +82,21 @@ class LocalCall:
             progress.waited_from = self.call.issued
         progress.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
-        self.arrived = self.future.then(partial(self._delivered, arrived))
+        self.arrived = self.future.then(partial(self._delivered, on_arrival))
         # While the Work lives, torch returns this object to the rank.
         result, self._work = private.pending_result(operator, arguments, self.arrived)
         storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
         self._outputs = frozenset(storage._cdata for storage in storages if storage is not None)
         return result
 
-    def _delivered(self, arrived: "Callable[[LocalCall], object]", done: Future) -> Any:
+    def _delivered(self, on_arrival: "Callable[[LocalCall], object]", done: Future) -> Any:
         """Return the result of the rank's future, or raise its error: DDP's C++ reducer would take an exception that is
         a value (as `Future.set_exception` makes it) for its tensors, and end the process."""
         value = done.value().pop()  # so that only the rank holds it
         if isinstance(value, BaseException):
             raise value
         self.note_values()
-        arrived(self)
+        on_arrival(self)
         return value
 
     def is_of(self, waited: Any) -> bool:
@@ -129,11 +148,12 @@ class LocalCall:
             self._deliver_when_done(work)
 
     def _deliver_end_of(self, work: Any) -> None:
+        result: Any = []
         try:
             work.wait()
-            self._arrived([])
         except RuntimeError as error:  # a member's process died
-            self._arrived(error)
+            result = error
+        self._ended(result)
 
     def _deliver_when_done(self, work: Any) -> None:
         def finish(done: Future) -> None:
@@ -145,15 +165,16 @@ class LocalCall:
 
         def deliver(done: Future) -> None:
             try:
-                self._arrived(_detached(done.value()))
+                result = _detached(done.value())
             except RuntimeError as error:
-                self._arrived(error)
+                result = error
+            self._ended(result)
 
         here = threading.get_ident()
         held = [work]  # the backend drops a work without references, finished or not
         work.get_future().add_done_callback(finish)
 
-    def _arrived(self, result: Any) -> None:
+    def _ended(self, result: Any) -> None:
         self.progress.done = self.progress.now()
         self._complete_as_rank(result)
 
@@ -180,25 +201,6 @@ def _complete(future: Future, result: Any) -> None:
     """Complete `future` with `[result]`, unless another thread has completed it."""
     with suppress(RuntimeError):
         future.set_result([result])
-
-
-class _Modes(NamedTuple):
-    """The gradient and inference modes of the thread that made a call, which the backend's own operators need."""
-
-    gradients: bool
-    inference: bool
-
-    @classmethod
-    def here(cls) -> "_Modes":
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        if self == self.here():
-            yield
-            return
-        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.gradients):
-            yield
 
 
 def _on_a_thread(deliver: Callable[[Any], None], result: Any) -> None:
