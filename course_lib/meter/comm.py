@@ -118,7 +118,6 @@ class Communication:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent, padding included."""
         return floor(sum((call.sent for call in self.calls), Fraction()))
 
     @property

@@ -58,7 +58,6 @@ class PretendedGpu:
 
     @property
     def used(self) -> bool:
-        """Whether the rank has put anything on the GPU so far."""
         return self._room < self.nbytes
 
     def has_room(self, nbytes: int) -> bool:
@@ -75,7 +74,6 @@ class PretendedGpu:
 
     @property
     def current(self) -> int:
-        """The bytes that are held."""
         self._ledger.add_up()
         return self._ledger.current
 

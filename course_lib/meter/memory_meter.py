@@ -142,7 +142,6 @@ class MemoryMeter:
             self._assign(one, "parameters")
 
     def forget(self, tensor: Tensor) -> None:
-        """Drop all weak references to `tensor`."""
         self._owners.forget(tensor)
         self.ledger.forget(tensor)
 

@@ -27,7 +27,6 @@ class ErrorReport:
 
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
-        """Return the report of `error`."""
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
         shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
@@ -64,7 +63,6 @@ class Unfinished:
 
     @staticmethod
     def of(error: BaseException | None) -> Unfinished | None:
-        """Return `error`, if it passed through the learner's code."""
         if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, which ends a generator
             return None
         source_line = _innermost(error.__traceback__)

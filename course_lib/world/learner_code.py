@@ -8,10 +8,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
-from itertools import dropwhile
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 from torch import overrides
 from torch.distributed import c10d_logger, distributed_c10d
@@ -26,7 +23,6 @@ _C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.c
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
 _OF_MODES = (_WORLD, overrides.__file__, _device.__file__)  # between two frames of a call under `set_default_device`
-_IMPORTS = ("_find_and_load", "_lock_unlock_module")  # the second waits for a different thread's import
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -35,13 +31,8 @@ def importing(frame: FrameType | None) -> bool:
     A rank must not be stopped there: Python could not import the rest of the package later, and torch imports some of
     its own packages on first use, for seconds.
     """
-    return any(_frames_of_imports(frame))
-
-
-def _frames_of_imports(frame: FrameType | None) -> Iterator[FrameType]:
-    for one, _ in () if frame is None else traceback.walk_stack(frame):
-        if one.f_code.co_filename.startswith("<frozen importlib"):
-            yield one
+    frames = () if frame is None else traceback.walk_stack(frame)
+    return any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in frames)
 
 
 def learner_line(home: threading.Thread | None = None) -> SourceLine:
@@ -53,17 +44,22 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
     line = source_line_on(caller)
     learners = line is not None and is_learners_code(line.filename, line.function)
     if home is not None and home.ident != threading.get_ident() and not learners:
-        line = position_of(home).source_line
+        line = position_of(home)
     return line or SourceLine.of(caller)
 
 
 def hooked_line() -> SourceLine | None:
     """Return the learner's line that called the library, if the library has called the learner's code again, as in a
     hook."""
-    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    own = dropwhile(lambda frame: not is_learners(frame.f_code), frames)
-    further_out = dropwhile(lambda frame: is_learners(frame.f_code), own)
-    return next((SourceLine.of(frame) for frame in further_out if is_learners(frame.f_code)), None)
+    frame: FrameType | None = sys._getframe(1)
+    inside = outside = False  # whether the walk outwards has met the learner's code, and has left it again
+    while frame is not None:
+        own = is_learners(frame.f_code)
+        if own and outside:
+            return SourceLine.of(frame)
+        inside, outside = inside or own, inside and not own
+        frame = frame.f_back
+    return None
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:
@@ -107,20 +103,10 @@ def _with_caller(frame: FrameType) -> SourceLine:
     return line if caller is None or filename == line.filename else line._replace(caller=SourceLine.of(caller))
 
 
-class Position(NamedTuple):
-    """The position of a thread that is looked at."""
-
-    source_line: SourceLine | None = None  # the learner's innermost line
-    importing: str = ""  # the outermost module that is being imported there
-
-
-def position_of(thread: threading.Thread) -> Position:
-    """Return the position of another thread. It is empty if the thread has ended."""
+def position_of(thread: threading.Thread) -> SourceLine | None:
+    """Return the learner's line that another thread is at; None if the thread has ended."""
     frame = stack_of(thread)
-    if frame is None:
-        return Position()
-    names = [one.f_locals["name"] for one in _frames_of_imports(frame) if one.f_code.co_name in _IMPORTS]
-    return Position(source_line_on(frame), str(names[-1]) if names else "")
+    return None if frame is None else source_line_on(frame)
 
 
 def stack_of(thread: threading.Thread) -> FrameType | None:

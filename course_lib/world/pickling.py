@@ -113,7 +113,6 @@ def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def shortened(value: Any, limit: int = 200) -> str:
-    """Return the `repr` of `value`, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -134,7 +133,6 @@ def pack_call(*call: Any) -> bytes:
 
 
 def unpack_call(packed: bytes) -> FunctionCall:
-    """Return a new copy of the function, its arguments and its keyword arguments."""
     call: FunctionCall = pickle.loads(packed)
     return call
 
@@ -230,7 +228,6 @@ def pack_result(rank: int, value: Any) -> tuple[str, bytes]:
 
 
 def unpack_result(rank: int, type_name: str, data: bytes) -> Any:
-    """Return what `rank` returned, or a `StayedBehind`."""
     try:
         return pickle.loads(data)
     except Exception as error:  # it can be unpickled only on a rank

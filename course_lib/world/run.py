@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CourseError
 from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
-from .errors.drift import drift_warnings
 from .errors.layout import Layout, layout
-from .errors.not_finite import not_finite_warnings
 from .errors.rank_error import Kept
 from .errors.reported import About, report_of
-from .errors.warnings import open_groups, shared_variables, unwaited
+from .errors.warnings import drift_warnings, not_finite_warnings, open_groups, shared_variables, unwaited
 from .pickling import shortened
 from .rank_threads.printing import Lines
 
@@ -70,11 +68,9 @@ class Run(Sequence[Any]):
 
     @property
     def _ranks(self) -> Sequence[int]:
-        """The ranks that ran."""
         return range(len(self._results))
 
     def _by_rank(self, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Return `values`, of the ranks that ran, to be indexed by rank."""
         return tuple(values)
 
     @property

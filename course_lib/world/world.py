@@ -169,7 +169,6 @@ class World:
             return self._run_program(program, program.name, then)
 
     def _resized(self, world_size: int) -> World:
-        """Return a world like this one, with so many ranks."""
         world = copy(self)
         world.world_size = world_size
         world.backend, world._backend = chosen(world_size, *self._choice)

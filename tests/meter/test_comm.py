@@ -123,7 +123,7 @@ def test_a_message_is_sent_by_its_sender_only() -> None:
         if rank() == 2:
             dist.send(torch.ones(5), 0)
         elif rank() == 0:
-            dist.recv(torch.ones(5))
+            dist.recv(torch.ones(5), 2)
 
     run = World(3).run(message)
     assert run.comm_matrix == ((0, 0, 0), (0, 0, 0), (20, 0, 0))

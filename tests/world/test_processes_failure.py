@@ -15,7 +15,6 @@ import torch.distributed as dist
 from course_lib import RankError, World
 from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
-from course_lib.world.learner_code import Position
 from course_lib.world.processes.pool import pool
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import Process
@@ -51,7 +50,7 @@ def test_what_a_rank_told_before_it_died_is_heard_first(far_end) -> None:
     run_loop._died(0)
     while run_loop._read(0):
         pass
-    [report] = run_loop.coordinator.reports({0: Position()})
+    [report] = run_loop.coordinator.reports({0: None})
     assert (report.state, report.call.variant) == ("died", "barrier")
 
 

@@ -185,20 +185,6 @@ def test_a_call_that_disagrees_with_a_complete_group_leaves_it_complete() -> Non
     assert disagreeing.calls == pending.calls and not pending.open
 
 
-def test_ranks_that_wait_for_the_same_import_longer_than_the_time_limit(tmp_path, monkeypatch) -> None:
-    begun = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=2)
-    name = begun.parent.name
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def program() -> None:
-        while dist.get_rank() and not begun.exists():
-            time.sleep(0.01)
-        __import__(name)  # as the statement does, in C
-
-    error = failure(World(2, timeout=1), program)
-    assert lines(error)[0].endswith(f"both ranks had not finished importing {name}")
-
-
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
 def test_what_ranks_switch_in_overlapping_blocks_is_restored() -> None:
     def switches():

@@ -10,7 +10,6 @@ SPLIT_BYTES = 2**20  # the rest of a segment is a free block if it is larger; if
 
 
 def exact(nbytes: int) -> int:
-    """Return `nbytes` unchanged."""
     return nbytes
 
 

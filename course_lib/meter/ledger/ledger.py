@@ -109,7 +109,6 @@ class Ledger:
         self._gone_since_peak: list[Block] = []
 
     def now(self) -> float:
-        """Return the time, in seconds from the start of the run."""
         return perf_counter() - self._started
 
     def find(self, storage: Any) -> Block | None:
@@ -118,7 +117,6 @@ class Ledger:
         return block if block is not None and block() is storage else None
 
     def forget(self, tensor: Tensor) -> None:
-        """Drop all weak references to `tensor`."""
         for block in (*self._live.values(), *self._events):
             if block.tensor is not None and block.tensor() is tensor:
                 block.tensor = None

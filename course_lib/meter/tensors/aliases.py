@@ -56,7 +56,6 @@ class AliasesInUse:
         self._in_use: list[tuple[Aliases, Progress]] = []
 
     def add(self, aliases: Aliases, progress: Progress) -> None:
-        """Record the aliases of a collective that was called."""
         aliases.arguments = []
         self._in_use.append((aliases, progress))
 

@@ -28,11 +28,9 @@ class Owners:
         self._made: WeakValueDictionary[int, nn.Module | Optimizer | Tensor] = WeakValueDictionary()
 
     def add(self, one: nn.Module | Optimizer | Tensor) -> None:
-        """Record a new module, optimizer or parameter."""
         self._made[id(one)] = one
 
     def forget(self, tensor: Tensor) -> None:
-        """Drop the weak reference to a parameter."""
         self._made.pop(id(tensor), None)
 
     def lasting(self) -> Iterator[tuple[str, Tensor]]:

@@ -32,6 +32,5 @@ class Returning:
                 break
 
     def release(self) -> None:
-        """Drop the references to the variables."""
         self._frames.clear()
         self._caller = None

@@ -48,7 +48,6 @@ class Host:
         threading.Thread(target=self._serve, args=(silence,), name="course host", daemon=True).start()
 
     def clock(self) -> float:
-        """Return this machine's time."""
         return time.perf_counter()
 
     def listen(self) -> int:

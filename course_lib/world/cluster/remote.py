@@ -79,7 +79,6 @@ class RemoteMachine:
             return self._answer()
 
     def update(self) -> None:
-        """Read deaths that the host has reported."""
         with suppress(CourseError), self._talking():
             while not self.lost and self.connection.poll():
                 self._receive()

@@ -1,13 +1,15 @@
-"""`Call`: the record of one collective, send, receive or new group on one rank."""
+"""`Call`: the record of one collective, send, receive or new group on one rank. `Progress`: what becomes of it."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import torch
 
 from ...meter import CommCall, SourceLine, tensors_in
 from ..error_report import Unfinished
-from .values import Values
+from .values import NamedTensor, Values
 
 # For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in their
 # number, sizes and dtype, and the argument that holds the whole tensor that the members share or make.
@@ -65,16 +67,14 @@ class Call(CommCall):
 
     @property
     def numels(self) -> tuple[int, ...]:
-        """Return the number of elements of each tensor."""
         return tuple(torch.Size(shape).numel() for shape in self.shapes)
 
     @property
     def name(self) -> str:
         """Return `all_reduce #2`, or for a message its peer. A rank outside a group does not know the members."""
         if self.op in ("send", "recv"):
-            peer = "any rank" if self.root is None else f"rank {self.root}"
             tag = f" with tag {self.tag}" if self.tag else ""
-            return f"{self.op} {'to' if self.op == 'send' else 'from'} {peer}{tag}"
+            return f"{self.op} {'to' if self.op == 'send' else 'from'} rank {self.root}{tag}"
         if self.op == "new_group":
             return f"new_group({list(self.ranks)})"
         if not self.ranks:
@@ -103,26 +103,19 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
             f"{op}: there is no rank {root} in this group of {len(ranks)}. "
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
-    seen = [_before_viewed(tensor) for tensor in tensors]
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
     splits = _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     return {
         "root": None if root is None else ranks[root],
         "tag": arguments.get("tag", 0),
-        "shapes": tuple(tuple(tensor.shape) for tensor in seen),
-        "dtype": seen[0].dtype if seen else None,
+        "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
+        "dtype": tensors[0].dtype if tensors else None,
         "layout": tensors[0].layout if tensors else torch.strided,
         "splits": splits,
         "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
         "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
     }
-
-
-def _before_viewed(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the complex tensor that torch has viewed as a real one for the call, or `tensor` itself."""
-    base = tensor._base
-    return base if base is not None and base.is_complex() and tensor.shape == (*base.shape, 2) else tensor
 
 
 def _splits(op: str, arguments: dict[str, Any], members: int) -> Splits:
@@ -143,3 +136,51 @@ def _splits(op: str, arguments: dict[str, Any], members: int) -> Splits:
         sizes(arguments["input"], arguments["input_split_sizes"]),
         sizes(arguments["output"], arguments["output_split_sizes"]),
     )
+
+
+@dataclass(kw_only=True, eq=False)
+class Progress:
+    """The state of a call so far. It outlives the `LocalCall`, which holds tensors."""
+
+    call: Call  # as it was made
+    index: int  # its place among the rank's calls, from 0
+    started: float  # the start of the run, in seconds of `time.perf_counter` where the rank is
+    values: Values | None
+    match: int = 0
+    matched: float = inf
+    done: float = inf
+    waited_from: float = inf
+    used_at: SourceLine | None = None
+    open_handle: bool = False  # the learner's code has the Work, and has not waited or asked for its state
+    delivering: bool = False  # the transport's thread has not finished delivering the result
+
+    @property
+    def record(self) -> Call:
+        return replace(
+            self.call,
+            values=self.values,
+            match=self.match,
+            matched=self.matched,
+            done=self.done,
+            waited_from=self.waited_from,
+            used_at=self.used_at,
+            open_handle=self.open_handle,
+        )
+
+    def now(self) -> float:
+        return time.perf_counter() - self.started
+
+    def wait_begins(self) -> None:
+        """Record that the rank now only waits for the call, unless it is done."""
+        if self.done == inf:
+            self.waited_from = self.now()
+
+    def wait_ends(self) -> None:
+        """Discard the recorded wait if the call is not done: the rank went on without it."""
+        if self.done == inf:
+            self.waited_from = inf
+
+    def received(self, tensors: list[NamedTensor]) -> None:
+        """Note the values of the result, which these tensors have received, if the world keeps them."""
+        if self.values is not None:
+            self.values = self.values.with_received(tensors)

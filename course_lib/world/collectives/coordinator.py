@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..learner_code import Position
+from ...meter import SourceLine
 from .call import Call
 from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits
@@ -102,12 +102,12 @@ class Coordinator:
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))
 
-    def reports(self, where: Mapping[int, Position]) -> list[RankReport]:
-        """Return what the ranks in `where` are doing at these positions."""
+    def reports(self, where: Mapping[int, SourceLine | None]) -> list[RankReport]:
+        """Return what the ranks in `where` are doing at these lines."""
         with self.changed:
             reports = {
-                rank: RankReport(rank=rank, state=self.states[rank].value, **position._asdict())
-                for rank, position in where.items()
+                rank: RankReport(rank=rank, state=self.states[rank].value, source_line=line)
+                for rank, line in where.items()
             }
             for rank, pending in self.waits.items():
                 waited = time.perf_counter() - self.wait_began[rank]
@@ -116,12 +116,10 @@ class Coordinator:
             return list(reports.values())
 
     def busy(self, *states: State) -> bool:
-        """Return whether any rank is in one of `states`."""
         return any(state in states for state in self.states)
 
     @property
     def over(self) -> bool:
-        """Return whether every rank has left, or the run has failed."""
         return self.fault is not None or not self.busy(State.RUNNING, State.WAITING)
 
     # -- the life of a call --------------------------------------------------------------------------------------
@@ -170,7 +168,7 @@ class Coordinator:
     def _check_absent(self, pending: PendingCall) -> None:
         """Fail the run if a call needs a rank that has returned."""
         gone = tuple(sorted(r for r in pending.missing if self.states[r] is State.RETURNED))
-        if gone and pending.calls and (not pending.any_member or set(gone) == pending.missing):
+        if gone and pending.calls:
             self._fail(Fault(kind="absent", ranks=gone, calls=pending.calls))
 
     def _check_deadlock(self) -> None:

@@ -36,7 +36,6 @@ Leaving = Literal["returned", "raised", "exited"]
 
 
 def leaving(error: BaseException | None) -> Leaving:
-    """Return how a rank left with this exception; None if it returned."""
     if error is None:
         return "returned"
     return "exited" if isinstance(error, SystemExit) else "raised"
@@ -53,7 +52,6 @@ class Fault:
 
     @property
     def from_outside(self) -> bool:
-        """Return whether no rank caused the fault: a timeout or an interrupt."""
         return self.kind in ("timeout", "interrupted")
 
 
@@ -63,7 +61,6 @@ class RankReport:
 
     Attributes:
         source_line: the learner's line that it was at, if any.
-        importing: the module that it was importing there.
         call: the call that it waited in.
         waited: for how many seconds it had waited.
         missing: the ranks that had not made that call.
@@ -74,7 +71,6 @@ class RankReport:
     rank: int
     state: str
     source_line: SourceLine | None = None
-    importing: str = ""
     call: Call | None = None
     missing: frozenset[int] = frozenset()
     waited: float = 0.0

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...meter import tensors_in
 from ..learner_code import learner_line
+from .call import Progress
 from .local_call import LocalCall
-from .progress import Progress
 from .spans import Span, overlap, spans
 
 
@@ -48,12 +48,10 @@ class InFlight(TorchDispatchMode):
             self._paused = before
 
     def lend(self, local: LocalCall, operator: Any, arguments: dict[str, Any]) -> None:
-        """Watch the tensors of `local` from now on."""
         sent, received = _read_and_written(operator, arguments, local)
         self._open[local] = Loan(local.progress, received, sent, list(tensors_in(arguments)))
 
     def give_back(self, local: LocalCall) -> None:
-        """Stop watching the tensors of `local`."""
         self._open.pop(local, None)
 
     def used(self, operator: Any, arguments: dict[str, Any], local: LocalCall | None = None) -> None:

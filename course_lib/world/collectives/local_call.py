@@ -5,19 +5,18 @@ member has called: `PendingCall` knows who has, and nothing of Works and results
 """
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from ...meter import is_learners, storage_of, tensors_in
 from ..learner_code import receiver_of_work
 from ..torch_hooks import private
-from .call import Call
-from .progress import Progress
+from .call import Call, Progress
 from .values import NamedTensor
 
 Future = torch.futures.Future[Any]
@@ -27,6 +26,25 @@ Identity = Callable[[], AbstractContextManager[None]]
 
 _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced")
 """Ops whose gloo Work has no future."""
+
+
+class _Modes(NamedTuple):
+    """The gradient and inference modes of the thread that made a call, which the backend's own operators need."""
+
+    gradients: bool
+    inference: bool
+
+    @classmethod
+    def here(cls) -> Self:
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        if self == self.here():
+            yield
+            return
+        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.gradients):
+            yield
 
 
 @dataclass(eq=False, kw_only=True)
@@ -39,8 +57,8 @@ class LocalCall:
     error: Exception | None = None  # with which the backend refused the call
     future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
     arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
-    future_taken: bool = False  # a callback of the learner's may run when it completes
     receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
+    _modes: _Modes = field(default_factory=_Modes.here)
     _identity: Identity | None = None
     _result: Any = None
     _work: Any = None
@@ -48,14 +66,15 @@ class LocalCall:
 
     @property
     def call(self) -> Call:
-        """Return the call."""
         return self.progress.call
 
     # -- for the rank --------------------------------------------------------------------------------------------
 
-    def promise(self, operator: Any, arguments: dict[str, Any], identity: Identity) -> Any:
+    def promise(
+        self, operator: Any, arguments: dict[str, Any], identity: Identity, on_arrival: "Callable[[LocalCall], object]"
+    ) -> Any:
         """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
-        `identity`."""
+        `identity`, and calls `on_arrival` with this call, unless there was an error."""
         progress = self.progress
         in_backward = private.at_end_of_backward(progress.wait_begins, progress.wait_ends)
         receiver = receiver_of_work()
@@ -63,12 +82,22 @@ class LocalCall:
             progress.waited_from = self.call.issued
         progress.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
-        self.arrived = self.future.then(partial(_delivered, self.note_values))
+        self.arrived = self.future.then(partial(self._delivered, on_arrival))
         # While the Work lives, torch returns this object to the rank.
         result, self._work = private.pending_result(operator, arguments, self.arrived)
         storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
         self._outputs = frozenset(storage._cdata for storage in storages if storage is not None)
         return result
+
+    def _delivered(self, on_arrival: "Callable[[LocalCall], object]", done: Future) -> Any:
+        """Return the result of the rank's future, or raise its error: DDP's C++ reducer would take an exception that is
+        a value (as `Future.set_exception` makes it) for its tensors, and end the process."""
+        value = done.value().pop()  # so that only the rank holds it
+        if isinstance(value, BaseException):
+            raise value
+        self.note_values()
+        on_arrival(self)
+        return value
 
     def is_of(self, waited: Any) -> bool:
         """Return whether `waited` is the call's Work, or a tensor that receives its result."""
@@ -99,39 +128,63 @@ class LocalCall:
         execute, self.execute = self.execute, None
         self.progress.matched = self.progress.now()
         try:
-            self._result = execute()
+            with self._modes.entered():
+                self._result = execute()
         except Exception as error:  # the backend refuses this rank's call
             self.error = error
 
     def deliver(self, error: Exception | None) -> None:
-        """Complete the future, if the rank goes on: with the result when the backend has finished, or with `error`.
-
-        Every member's call must have started: for some ops, this waits for the end.
-        """
+        """Complete the future, if the rank goes on: with the result when the backend has finished, or with `error`."""
         if self.future is None:
             return
+        self.progress.delivering = True  # the rank waits for this before it closes its groups
         if error is not None:  # its peers' calls wait in the backend until the groups are closed
-            _complete(self.future, error)
+            _on_a_thread(self._complete_as_rank, error)
             return
         work, self._result = private.work_of(self._result), None
         if self.call.variant in _WITHOUT_FUTURE:
-            result = _end_of(work)
-            self.progress.done = self.progress.now()
-            if self.future_taken:
-                self.progress.delivering = True
-                _on_a_thread(self._complete_as_rank, result)
-            else:
-                _complete(self.future, result)
+            _on_a_thread(self._deliver_end_of, work)
         else:
-            assert self._identity is not None
-            _chain(work, self.future, self.progress, self._identity)
+            self._deliver_when_done(work)
+
+    def _deliver_end_of(self, work: Any) -> None:
+        result: Any = []
+        try:
+            work.wait()
+        except RuntimeError as error:  # a member's process died
+            result = error
+        self._ended(result)
+
+    def _deliver_when_done(self, work: Any) -> None:
+        def finish(done: Future) -> None:
+            held.clear()
+            if threading.get_ident() == here:  # which holds a lock that a callback may need
+                _on_a_thread(deliver, done)
+            else:
+                deliver(done)
+
+        def deliver(done: Future) -> None:
+            try:
+                result = _detached(done.value())
+            except RuntimeError as error:
+                result = error
+            self._ended(result)
+
+        here = threading.get_ident()
+        held = [work]  # the backend drops a work without references, finished or not
+        work.get_future().add_done_callback(finish)
+
+    def _ended(self, result: Any) -> None:
+        self.progress.done = self.progress.now()
+        self._complete_as_rank(result)
 
     def _complete_as_rank(self, result: Any) -> None:
+        """Complete the future. A callback of the learner's may make calls."""
         assert self.future is not None and self._identity is not None
         try:
-            with self._identity():
+            with self._identity(), self._modes.entered():
                 _complete(self.future, result)
-        finally:  # the rank waits for this before it closes its groups
+        finally:
             self.progress.delivering = False
 
     def call_off(self) -> None:
@@ -144,59 +197,13 @@ class LocalCall:
             _complete(self.future, RuntimeError("the run was stopped; the message tells which rank failed"))
 
 
-def _delivered(note_values: Callable[[], None], done: Future) -> Any:
-    """Return the result of a rank's future, or raise its error: DDP's C++ reducer would take an exception that is a
-    value (as `Future.set_exception` makes it) for its tensors, and end the process."""
-    value = done.value().pop()  # so that only the rank holds it
-    if isinstance(value, BaseException):
-        raise value
-    note_values()
-    return value
-
-
 def _complete(future: Future, result: Any) -> None:
     """Complete `future` with `[result]`, unless another thread has completed it."""
     with suppress(RuntimeError):
         future.set_result([result])
 
 
-def _end_of(work: Any) -> Any:
-    """Return the result of a `work` without a future. Every member's call is running, so the wait is short."""
-    try:
-        work.wait()
-    except RuntimeError as error:  # a member's process died
-        return error
-    return []
-
-
-def _chain(work: Any, future: Future, progress: Progress, identity: Identity) -> None:
-    """Complete `future` when the backend's `work` ends, with its value or its error."""
-
-    def finish(done: Future) -> None:
-        held.clear()
-        progress.done = progress.now()
-        if threading.get_ident() == here:
-            _on_a_thread(deliver, done)
-        else:
-            deliver(done)
-
-    def deliver(done: Future) -> None:
-        try:
-            result = _detached(done.value())
-        except RuntimeError as error:
-            result = error
-        with identity():
-            _complete(future, result)
-        progress.delivering = False
-
-    progress.delivering = True
-    here = threading.get_ident()
-    held = [work]  # the backend drops a work without references, finished or not
-    work.get_future().add_done_callback(finish)
-
-
 def _on_a_thread(deliver: Callable[[Any], None], result: Any) -> None:
-    """Call `deliver(result)` beside the current thread, which holds a lock that a callback may need."""
     threading.Thread(target=deliver, args=(result,), daemon=True).start()
 
 

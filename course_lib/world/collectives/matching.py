@@ -15,14 +15,12 @@ class PendingCall:
 
     members: frozenset[int]  # the ranks that must call
     number: int = 0  # its number in the run, from 1
-    any_member: bool = False  # one of them is enough, for a recv from any rank
     broken: bool = False  # the calls can never proceed: they do not match, or a member has died
     calls: dict[int, Call] = field(default_factory=dict)  # those that have arrived, by rank
     proceed: list[Callable[[], object]] = field(default_factory=list)  # let each of them enter the backend
 
     @property
     def missing(self) -> frozenset[int]:
-        """Return the members that have not called."""
         return self.members - self.calls.keys()
 
     @property
@@ -32,8 +30,6 @@ class PendingCall:
 
     def hopeless_without(self, ranks: set[int]) -> bool:
         """Return whether the calls can never proceed unless one of `ranks` calls."""
-        if self.any_member:
-            return bool(self.missing) and self.missing <= ranks
         return not self.missing.isdisjoint(ranks)
 
     def disagreement(self, call: Call) -> str:
@@ -111,7 +107,7 @@ class Matching:
             return pending
         if call.op not in ("send", "recv"):
             return self._collective(rank, call)
-        return self._message_from_any(rank, call) if call.root is None else self._message(rank, call)
+        return self._message(rank, call)
 
     def _collective(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call of a collective: the k-th call of each member in the group."""
@@ -122,26 +118,7 @@ class Matching:
         assert call.root is not None
         pair = (rank, call.root) if call.op == "send" else (call.root, rank)
         line = (call.group_name, *pair, call.tag)
-        expected = ("any", call.group_name, pair[1], call.tag)
-        key = (*line, self._next(rank, (call.op, *line)))
-        if call.op == "send" and key not in self._open and expected in self._open:
-            pending = self._open.pop(expected)
-            pending.members, pending.any_member = frozenset(pair), False
-            self._next(pair[1], ("recv", *line))
-            return pending
-        return self._found(rank, key, frozenset(pair))
-
-    def _message_from_any(self, rank: int, call: Call) -> PendingCall:
-        """Return the pending call of a recv without a source: it matches a waiting send, or the first one to arrive."""
-        for sender in call.ranks:
-            line = (call.group_name, sender, rank, call.tag)
-            key = (*line, self._ordinals[rank, ("recv", *line)] + 1)
-            if key in self._open:
-                self._next(rank, ("recv", *line))
-                return self._open.pop(key)
-        pending = PendingCall(members=frozenset(call.ranks), number=next(self._numbers), any_member=True)
-        self._open["any", call.group_name, rank, call.tag] = pending
-        return pending
+        return self._found(rank, (*line, self._next(rank, (call.op, *line))), frozenset(pair))
 
     def _found(self, rank: int, key: Hashable, members: frozenset[int]) -> PendingCall:
         if key not in self._open:

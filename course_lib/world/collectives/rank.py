@@ -14,11 +14,10 @@ import torch.distributed as dist
 
 from ...meter import MemoryMeter, unwatched
 from ..torch_hooks import default_group, private
-from .call import Call
+from .call import Call, Progress
 from .fault import Stopped
 from .in_flight import InFlight
-from .local_call import Future, LocalCall
-from .progress import Progress
+from .local_call import LocalCall
 from .recorder import CallRecorder, is_asynchronous
 from .values import received
 
@@ -140,26 +139,18 @@ class InterposedRank:
             raise ValueError("trying to initialize the default process group twice!")  # as torch
 
     def program_ended(self) -> None:
-        """Note whether the program has left open the default group that it has made."""
         if self._latest_join is not None:
             self._latest_join.open_handle = dist.is_initialized()
 
     def join_group(self, store: dist.Store) -> None:
-        """Join a default group whose ranks find each other in `store`."""
         default_group.join(store, self.rank, self.world_size)
 
     def not_in_group(self, op: str) -> None:
-        """Handle a collective on a group that this rank does not belong to."""
         with self.shielded():
             self._peers.called_outside(self.rank, self.recorder.made_here(op, "", ()))
 
     def asked(self, work: Any) -> None:
-        """Note that the thread asked for the state of a Work, or for its future."""
-        for local in [one for one in list(self._promised) if one.is_of(work)]:
-            local.future_taken = True
-        self._handed_back(work)
-
-    def _handed_back(self, work: Any) -> None:
+        """Note that the thread waits for a Work, or asked for its state or its future."""
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
             local.progress.open_handle = False
             self._open_handles.pop(local, None)
@@ -169,8 +160,10 @@ class InterposedRank:
     def waiting(self, waited: Any) -> None:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
         Raise the error that ended the call or the run."""
+        if not self._promised and not self._open_handles:
+            return
         with self._in_the_world():
-            self._handed_back(waited)
+            self.asked(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
                 local.progress.wait_begins()
                 self._peers.wait_for(local)
@@ -193,12 +186,10 @@ class InterposedRank:
             self.in_flight.used(operator, arguments, local)
         if not is_asynchronous(local.call, arguments):
             return self._completed(local)
-        result = local.promise(operator, arguments, self.identity)
         self._promised[local] = None
+        result = local.promise(operator, arguments, self.identity, self._promised.pop)
         if local.progress.open_handle:
             self._open_handles[local] = None
-        assert local.arrived is not None
-        local.arrived.add_done_callback(partial(self._arrived, local))
         try:
             self._peers.called(local)
         except Stopped:  # a promise that is never kept would hold the group forever
@@ -207,13 +198,6 @@ class InterposedRank:
         if self.in_flight is not None and local.progress.open_handle:
             self.in_flight.lend(local, operator, arguments)  # only now: the backend may copy inside `called`
         return result
-
-    def _arrived(self, local: LocalCall, done: Future) -> None:
-        try:
-            done.value()
-        except RuntimeError:
-            return
-        del self._promised[local]
 
     def _completed(self, local: LocalCall) -> Any:
         """Make the call, wait for its end, and return the operator's result."""

@@ -6,11 +6,12 @@ import time
 from collections import Counter
 from typing import Any
 
+import torch.distributed as dist
+
 from ..error_report import Unfinished
 from ..learner_code import hooked_line, learner_line
 from ..torch_hooks import private
-from .call import DEFAULT_GROUP, OPS, Call, described
-from .progress import Progress
+from .call import DEFAULT_GROUP, OPS, Call, Progress, described
 from .validation import check
 from .values import least_finite, values_of
 
@@ -33,7 +34,6 @@ class CallRecorder:
 
     @property
     def calls(self) -> list[Call]:
-        """Return a record of each call, as it is now."""
         return [progress.record for progress in self.made]
 
     def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Progress:
@@ -43,7 +43,7 @@ class CallRecorder:
         on this rank, independently of its peers.
         """
         name = operator._schema.name.split("::")[1]
-        group = private.group_of(arguments["process_group"])
+        group = dist.ProcessGroup.unbox(arguments["process_group"])
         op, group_name, ranks = OPS.get(name, name), group.group_name, private.group_ranks(group)
         details = described(op, ranks, arguments)
         if "reduce_op" in arguments:
@@ -59,7 +59,6 @@ class CallRecorder:
             return self._kept(self.made_here(op, group_name, ranks, number=self._numbers[group_name, op], **details))
 
     def new_group(self, group_name: str, ranks: list[int]) -> Progress:
-        """Record the creation of a group, and return it."""
         return self._kept(self.made_here("new_group", group_name, tuple(ranks)))
 
     def _kept(self, call: Call) -> Progress:
@@ -69,7 +68,6 @@ class CallRecorder:
         return progress
 
     def init_process_group(self, world_size: int, number: int) -> Progress:
-        """Record that the program makes the default group for the `number`th time, and return the call."""
         return self._kept(self.made_here("init_process_group", DEFAULT_GROUP, tuple(range(world_size)), number=number))
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
@@ -88,7 +86,7 @@ class CallRecorder:
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
-    """Return whether the rank goes on and waits later. A recv from any rank does not: its peer is unknown at first."""
-    if call.op in ("send", "recv"):
-        return call.root is not None
-    return call.variant != "monitored_barrier" and bool(arguments.get("async_op", True))
+    """Return whether the rank goes on and waits later."""
+    return call.op in ("send", "recv") or (
+        call.variant != "monitored_barrier" and bool(arguments.get("async_op", True))
+    )

@@ -70,12 +70,12 @@ def least_finite(op: str, is_root: bool, arguments: dict[str, Any], *, whole: bo
 
 
 def _least_finite(tensor: torch.Tensor, count: int | None) -> float:
-    """Read the bits: of floats with the same sign, the larger has the larger bits."""
+    """Read the bits without the sign: the larger float has the larger bits."""
     if tensor.dtype not in _INFINITY or not tensor.numel():
         return 0.0
-    width, sign = tensor.itemsize, 1 << 8 * tensor.itemsize - 1
-    bits = numpy.frombuffer(_memory(tensor), f"i{width}", -1 if count is None else min(count, tensor.numel()))
-    above = max(int(bits.max()), int(bits.view(f"u{width}").max()) & ~sign) - _INFINITY[tensor.dtype]
+    width = tensor.itemsize
+    bits = numpy.frombuffer(_memory(tensor), f"u{width}", -1 if count is None else min(count, tensor.numel()))
+    above = int((bits & (1 << 8 * width - 1) - 1).max()) - _INFINITY[tensor.dtype]
     return nan if above > 0 else inf if above == 0 else 0.0
 
 

@@ -75,7 +75,6 @@ class WithoutNumbers(FakeTensorMode):
         return result
 
     def may_turn_const(self, t: Tensor) -> bool:
-        """Return whether the known values of `t` are kept."""
         return super().may_turn_const(t) or (type(t) is Tensor and t.device.type == "cpu" and _is_small_integer(t))
 
     @contextmanager

@@ -53,7 +53,6 @@ class DryRunResult(Run):
 
     @property
     def comm_matrix(self) -> NoReturn:
-        """Unavailable, because it needs all ranks."""
         raise CourseError(
             "run.comm_matrix: who sends to whom takes all ranks, and a dry run runs one. See run.comm, or run the same "
             "function in a small world: World(4)."
@@ -61,7 +60,6 @@ class DryRunResult(Run):
 
     @property
     def timeline(self) -> NoReturn:
-        """Unavailable, because a dry run computes nothing."""
         raise CourseError(
             "run.timeline: a dry run computes nothing, so its times tell nothing. Ask the planner how long a step "
             "takes, with plan(...).step_seconds(hardware), or run the function in a small world: World(4)."

@@ -1,24 +1,16 @@
 """Advice on exceptions whose text says too little."""
 
+import re
+
 _NO_GPU = (
     "this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or run on the "
     'CPU: leave out what names CUDA or NCCL (`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on '
     'a machine with GPUs: World(…, backend="nccl").'
 )
 
-_NEEDS_GPU = (
-    "'torch._C' has no attribute '_cuda_",
-    "Torch not compiled with CUDA",
-    "CUDA support",
-    "Cannot get CUDA generator",
-    "No CUDA GPUs are available",
-    "Found no NVIDIA driver",
-    "CUDA driver version is insufficient",
-    "no GPUs found",
-    "NCCL built in",
-    "access accelerator device when none is available",
-    "cuda.is_available() is False",
-    "dummy base class Event",
+_NEEDS_GPU = re.compile(
+    r"attribute '_cuda_|compiled with CUDA|CUDA (support|generator|GPUs|driver)|NVIDIA driver|no GPUs found"
+    r"|NCCL built in|accelerator device when none|cuda.is_available\(\) is False|dummy base class Event"
 )
 """Parts of torch's errors about a GPU that is not there."""
 
@@ -29,7 +21,6 @@ _UNKNOWN_GROUP = (
 )
 
 _ADVICE = {
-    **dict.fromkeys(_NEEDS_GPU, _NO_GPU),
     "'UserDefinedDictVariable' object has no attribute 'len'": (
         "torch 2.11 and 2.12 cannot compile a module on simulated ranks, which have hooks of their own. Give each "
         'rank a process: World(…, backend="processes"); or take torch 2.13 or newer.'
@@ -80,4 +71,6 @@ _ADVICE = {
 
 def advice_for(message: str) -> str:
     """Return what to do next about an error; empty if nothing is known."""
+    if _NEEDS_GPU.search(message):
+        return _NO_GPU
     return next((advice for part, advice in _ADVICE.items() if part in message), "")

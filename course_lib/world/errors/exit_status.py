@@ -14,7 +14,6 @@ _SIGNALS = {
 
 
 def machine_lost(name: str, why: str) -> str:
-    """Return how a rank died whose machine is lost."""
     return f"{_MACHINE}{name!r} is lost, and every rank on it: {why}"
 
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from ...errors import who
+from ...errors import grouped, who
+from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
-from .mismatch import NEW_GROUP, disagreement
 from .rank_error import written
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
-    """Return what happened, and advice."""
     return _WRITERS[fault.kind](fault, reports, world_size)
 
 
@@ -65,21 +64,16 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
     gone = who([report.rank for report in reports if report.rank in others and report.state == "returned"])
     if first.op in ("send", "recv"):
         partner = "recv" if first.op == "send" else "send"
-        missing = who(fault.ranks) if len(fault.ranks) == 1 else f"one of {who(fault.ranks)}"  # from any rank
         return (
             f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
-            f"give every send its recv: {missing} has to call {partner} with the other rank, or the {first.variant} "
-            "has to go.",
+            f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
+            f"{first.variant} has to go.",
         )
     order = "make the call at that line" if written(first) == "call" else f"call {first.variant}"
     return (
         f"{gone} returned without the {first.name} that {waiters}",
         f"every rank of the group must {order}: look for an `if` or a `return` that keeps {gone} from it.",
     )
-
-
-def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
-    return disagreement(fault)
 
 
 def _refused(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -134,22 +128,87 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     running = [report.rank for report in reports if report.state == "running"]
     waiting = [report for report in reports if report.state == "waiting"]
     busy = who(running or [report.rank for report in waiting], world_size)
-    imported = [one.importing for one in reports if one.rank in running and one.source_line]
-    more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
     since = max((report.waited for report in waiting if not report.missing.isdisjoint(running)), default=0.0)
     them = "it" if len(running) == 1 else "them"
     patience = f"; others had waited for {them} for {since:.1f} s" if since else ""
-    if imported and all(imported):
-        return (
-            f"{busy} had not finished importing {imported[0]}{patience}",
-            "run the cell again: a first import is slow on a busy machine, and a second one is fast. Or give the world "
-            "more time: World(…, timeout=…).",
-        )
-    return f"{busy} had not finished{patience}", f"look for a loop that never ends on {busy}; {more_time}"
+    return (
+        f"{busy} had not finished{patience}",
+        f"look for a loop that never ends on {busy}; if the work is only long, give the world more time: "
+        "World(…, timeout=…).",
+    )
 
 
 def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     return "the run was interrupted", "run the cell again; the world is ready for it."
+
+
+def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
+    shown = grouped({rank: _property(call, fault.detail) for rank, call in fault.calls.items()})
+    sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
+    calls = list(fault.calls.values())
+    if fault.detail == "collective":
+        return (
+            f"the ranks call different collectives at the same point: {sides}",
+            "let every rank make the same calls, in the same order.",
+        )
+    if fault.detail == "split sizes":
+        sides = f"{_uneven(fault)}; {sides}"
+    message = calls[0].op in ("send", "recv")
+    verb = "of the message" if message else f"in {calls[0].name}"
+    advice = ADVICE[fault.detail]
+    if not message and len({call.line for call in calls}) > 1:
+        advice = (
+            "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
+            f"some ranks make. If they are: {advice}"
+        )
+    return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
+
+
+NEW_GROUP = (
+    "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same order."
+)
+"""Advice for ranks that do not agree about new groups."""
+
+ADVICE = {
+    "number of elements": "give tensors of the same size on every rank, in the same order; pad the shorter ones if "
+    "need be.",
+    "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
+    "dtype": "convert the tensors to one dtype before the call, on every rank.",
+    "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",
+    "root": "src and dst must be the same number on every rank; only the rank with that number holds the source.",
+    "reduction": "pass the same op= on every rank.",
+    "members": NEW_GROUP,
+    "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",
+}
+"""What to do about a property in which calls differ."""
+
+
+def _property(call: Call, detail: str) -> str:
+    if detail == "collective":
+        return call.name
+    if detail == "root":
+        return f"root {call.root}"
+    if detail == "reduction":
+        return str(call.reduce_op)
+    if detail == "layout":
+        return str(call.layout).removeprefix("torch.")
+    if detail == "members":
+        return str(list(call.ranks))
+    if detail == "split sizes" and call.splits is not None:
+        return f"sends {list(call.splits[0])}, expects {list(call.splits[1])}"
+    return f"{call.op} {call.tensors}" if call.op in ("send", "recv") else call.tensors
+
+
+def _uneven(fault: Fault) -> str:
+    """Return which rank of an all-to-all sends what its peer does not expect."""
+    sender, receiver = fault.ranks[0], fault.ranks[-1]
+    sends, expects = fault.calls[sender].splits, fault.calls[receiver].splits
+    assert sends is not None and expects is not None
+    sent = sends[0][fault.calls[sender].ranks.index(receiver)]
+    expected = expects[1][fault.calls[receiver].ranks.index(sender)]
+    if sender == receiver:
+        return f"rank {sender} sends {sent} to itself, and expects {expected}"
+    return f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
 
 
 _WRITERS: dict[Kind, Callable[[Fault, Sequence[RankReport], int], tuple[str, str]]] = {

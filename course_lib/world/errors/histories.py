@@ -9,7 +9,7 @@ from ...errors import grouped, who
 from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
-from .mismatch import ADVICE
+from .headline import ADVICE
 from .rank_error import quoted
 from .steps import first_step
 from .went_past import without_a_call

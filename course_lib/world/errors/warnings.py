@@ -1,10 +1,13 @@
 """Warnings of a run that went through: what is legal, and yet very likely wrong."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf, isnan
 
-from ...errors import who
-from ...meter import SourceLine
+from ...errors import grouped, who
+from ...meter import MemoryReport, OptimizerSteps, SourceLine
 from ..collectives.call import Call
+from ..collectives.values import BEGINNING
 from .rank_error import quoted
 
 Found = list[tuple[int, Call]]
@@ -73,3 +76,128 @@ def _call(found: Found) -> str:
 def _more(found: Found) -> str:
     count = sum(rank == found[0][0] for rank, _ in found) - 1
     return f" and {count} more" if count else ""
+
+
+# -- values that are not finite ----------------------------------------------------------------------------------------
+
+
+def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line on the first call to which ranks brought infinity or NaN, if there is one. `calls` are by rank.
+
+    What a rank may have received does not count. Without `replay=True`, the line is only there if NaN stays to the end:
+    a loss scaler recovers from it, and an attention mask contains infinity.
+    """
+    if not any(call.values for theirs in calls for call in theirs) and not any(map(_ends_with_nan, calls)):
+        return
+    first_of = {rank: call for rank, theirs in enumerate(calls) if (call := _first_not_finite(theirs)) is not None}
+    if not first_of:
+        return
+    rank, call = min(first_of.items(), key=lambda item: item[1].match)
+    whose = [other for other, its_first in first_of.items() if its_first.match == call.match]
+    name = next((one.name for one in call.values.brought if not one.finite), "") if call.values else ""
+    where = "" if call.values else f" in the first {BEGINNING:,} elements of a tensor"
+    yield (
+        f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
+        f"{name and f', in {name},'} at {quoted(call.line)}{_counters(call, calls[rank])}. No earlier call had "
+        f"one{where}. Next: look at how {who(whose)} computed it. An attention mask contains such values on purpose, "
+        "and a loss scaler expects them."
+    )
+
+
+def _ends_with_nan(theirs: Sequence[Call]) -> bool:
+    """Return whether a rank's last call at one of its lines brought a NaN."""
+    return any(isnan(call.least_finite) for call in {call.line: call for call in theirs}.values())
+
+
+def _first_not_finite(theirs: Sequence[Call]) -> Call | None:
+    """Return a rank's first call to which it brought such a value; None if it may have received one before."""
+    masks = {call.line for call in theirs} - {call.line for call in theirs if call.least_finite != inf}
+    for call in theirs:
+        if call.least_finite and (call.values is not None or call.line not in masks):
+            return call
+        if call.values is not None and not all(one.finite for one in call.values.received):
+            return None
+    return None
+
+
+def _counters(call: Call, theirs: Sequence[Call]) -> str:
+    """Return the whole numbers that differ between a rank's calls at the line of `call`, such as its loop's counter."""
+    here = [dict(one.values.counters) for one in theirs if one.line == call.line and one.values is not None]
+    counters = call.values.counters if call.values is not None else ()
+    shown = [f"{name} = {value}" for name, (value,) in counters if any(one.get(name) != (value,) for one in here)]
+    return f", with {', '.join(shown)}" if shown else ""
+
+
+# -- parameters that drift apart ---------------------------------------------------------------------------------------
+
+
+Side = dict[int, OptimizerSteps]
+"""The same optimizer on each rank."""
+
+
+def drift_warnings(calls: Sequence[Sequence[Call]], memory: Sequence[MemoryReport]) -> Iterator[str]:
+    """Yield a line on the first step after which the parameters of ranks differ, if gradients are equal because ranks
+    have reduced them. `calls` are by rank."""
+    sides: defaultdict[object, Side] = defaultdict(dict)
+    for report in memory:
+        count: Counter[object] = Counter()
+        for one in report.optimizers:
+            count[one.line] += 1
+            sides[one.line, count[one.line]][report.rank] = one
+    for side in sides.values():
+        if found := _first_step_apart(side, calls):
+            yield _drifted(side, *found)
+            return
+
+
+def _first_step_apart(side: Side, calls: Sequence[Sequence[Call]]) -> tuple[dict[int, int], dict[int, int]] | None:
+    """Return the parameters' checksums of ranks, and how many steps each has made before; None if all are equal."""
+    by_gradients: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for rank, optimizer in side.items():
+        for number, step in enumerate(optimizer.steps):
+            if step.gradients:
+                by_gradients[step.gradients].setdefault(rank, number)
+    for numbers in by_gradients.values():
+        parameters = {rank: side[rank].steps[number].parameters for rank, number in numbers.items()}
+        if len(set(parameters.values())) > 1 and all(
+            _has_reduced(calls[rank], side[rank], number, numbers.keys()) for rank, number in numbers.items()
+        ):
+            return parameters, numbers
+    return None
+
+
+def _has_reduced(theirs: Sequence[Call], optimizer: OptimizerSteps, number: int, ranks: Iterable[int]) -> bool:
+    """Return whether a rank has exchanged as many numbers with `ranks` as it has gradients, since its step before."""
+    after, until = optimizer.steps[number - 1].seconds if number else 0.0, optimizer.steps[number].seconds
+    exchanged = sum(
+        call.total_bytes // call.dtype.itemsize
+        for call in theirs
+        if call.dtype and after < call.issued <= until and set(ranks) <= set(call.ranks)
+    )
+    return exchanged >= optimizer.numel
+
+
+def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) -> str:
+    shown = grouped(parameters)
+    fewest = min(shown, key=lambda item: (len(item[0]), numbers[item[0][0]]))[0]
+    line = next(iter(side.values())).line
+    text = (
+        f"parameters differ ({' | '.join(who(ranks) for ranks, _ in shown)}) after step {numbers[fewest[0]] + 1} of "
+        f"{who(fewest)}{(line and f' at {quoted(line)}') or ''}. These ranks stepped with the same gradients, so their "
+        "parameters must be equal. "
+    )
+    if len(set(numbers.values())) > 1:
+        made = "; ".join(f"{who(ranks)}: {number}" for ranks, number in grouped(numbers))
+        return (
+            f"{text}Before it, they had made different numbers of steps ({made}). Next: let every rank step each time, "
+            "or none: decide it by a value that all ranks have."
+        )
+    if not any(numbers.values()):
+        return (
+            f"{text}They differ from the first step on. Next: start every rank with the same weights (the same seed or "
+            "checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate."
+        )
+    return (
+        f"{text}They were equal before it. Next: look for what changes parameters or the optimizer's settings only on "
+        f"{who(fewest)}."
+    )

@@ -41,11 +41,9 @@ class Output:
 
     @property
     def texts(self) -> list[str]:
-        """Return what was shown, by rank."""
         return [shown.text for shown in self._shown]
 
     def add(self, rank: int, written: bytes) -> None:
-        """Add output of `rank`."""
         unshown = self._unshown[rank] + written
         if END_OF_RUN in unshown:
             self.ended.add(rank)
@@ -64,7 +62,6 @@ class Output:
         self._lines.update()
 
     def close(self) -> None:
-        """Print the rest."""
         for rank, written in enumerate(self._unshown):
             self._show(rank, written)
         self._lines.close()

@@ -32,7 +32,6 @@ class Machine:
 
     @classmethod
     def here(cls, address: str) -> Machine:
-        """Return the machine that this process runs on."""
         names = [name for name, own in psutil.net_if_addrs().items() if address in {one.address for one in own}]
         if not names:
             raise ValueError(f"{socket.gethostname()} has no network interface with the address {address}")
@@ -49,7 +48,6 @@ class Machine:
 
 
 def machine_name() -> str:
-    """Return this machine's name."""
     return os.environ.get("COURSE_HOST") or socket.gethostname()
 
 
@@ -66,7 +64,6 @@ class Place:
 
     @property
     def seat(self) -> tuple[str, int]:
-        """Return the key of the rank's process."""
         return self.machine, self.local_rank
 
     @property

@@ -42,7 +42,6 @@ class Pool:
 
     @property
     def machines(self) -> Sequence[Machine]:
-        """Return the machines that are available now."""
         return [Machine.here(LOOPBACK)]
 
     def prepare(self) -> None:
@@ -64,7 +63,6 @@ class Pool:
 
     @property
     def processes(self) -> list[WorkerHandle]:
-        """Return all processes."""
         return list(self._processes.values())
 
     def start(self) -> None:
@@ -88,7 +86,6 @@ class Pool:
         return [self._processes[seat] for seat in seats]
 
     def drop(self, places: Sequence[Place]) -> None:
-        """Close the processes at these places. The next run starts new ones."""
         for place in places:
             self._processes.pop(place.seat).close()
 
@@ -107,7 +104,6 @@ class Pool:
         self._group = (None, ())
 
     def close(self) -> None:
-        """End every process."""
         if self._kernel != os.getpid():  # a fork of the kernel ends
             return
         for process in self._processes.values():

@@ -11,9 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -33,9 +31,6 @@ from .threads import Threads
 
 STOP = signal.SIGUSR1  # the signal to a rank's main thread: raise `Stopped` in the learner's function
 STOP_EVERY = 0.02  # seconds between two signals to a rank that must stop
-MOST_DELIVERIES = 64  # the most callbacks that may wait at the same moment
-
-Context = Callable[[], AbstractContextManager[None]]
 
 
 class ProcessRank(InterposedRank):
@@ -59,10 +54,9 @@ class ProcessRank(InterposedRank):
         self.span = (inf, inf)
         self.done = threading.Event()
         self.threads = Threads(self.identity)
-        self._deliveries = ThreadPoolExecutor(MOST_DELIVERIES, "delivery")
         self._send = send
         self._changed = threading.Condition()
-        self._open: dict[int, tuple[LocalCall, Context]] = {}  # calls that may not enter the backend yet, by index
+        self._open: dict[int, LocalCall] = {}  # calls that may not enter the backend yet, by index
 
     # -- messages from the kernel ----------------------------------------------------------------------------------
 
@@ -71,45 +65,32 @@ class ProcessRank(InterposedRank):
 
         Calls of several threads enter in the order of these messages, which is the same on every rank of a group.
         """
-        if index not in self._open:
+        local = self._open.get(index)
+        if local is None:
             return
-        local, modes = self._open[index]
         if local.future is not None or self.job.place.device is None:  # else on the rank's thread, with its GPU stream
-            with modes():
-                local.start()
-        if local.future is not None:
-            self._deliver(partial(local.deliver, local.error), modes)
-            if local.error is not None:
-                self._send("refused", index, str(local.error))
+            local.start()
+        if local.future is not None and local.error is not None:
+            self._send("refused", index, str(local.error))
+        local.deliver(local.error)
         with self._changed:
             self._open.pop(index)
             self._changed.notify_all()
-
-    def _deliver(self, deliver: Callable[[], None], modes: Context) -> None:
-        """Complete a future on a thread that acts as the rank: a callback of the learner's may wait there for a call
-        of its own, and this thread reads the message that ends the wait."""
-
-        def act() -> None:
-            with self.identity(), modes():
-                deliver()
-
-        self._deliveries.submit(act)
-
-    def close(self) -> None:
-        """End the threads that deliver results: a run that is over gets no message."""
-        self._deliveries.shutdown(wait=False)
 
     def stop(self, _: None) -> None:
         """Report where the rank is, and stop it: the run is over."""
         self._send("located", position_of(threading.main_thread()))
         with self._changed:
             self.stopping = True
-            waiting = list(self._open.values())
-        for local, modes in waiting:
-            self._deliver(local.call_off, modes)
-        with self._changed:
             self._changed.notify_all()
+            waiting = list(self._open.values())
         threading.Thread(target=self._keep_stopping, daemon=True).start()
+        threading.Thread(target=self._call_off, args=(waiting,), daemon=True).start()
+
+    def _call_off(self, waiting: list[LocalCall]) -> None:
+        with self.identity():  # a callback of the learner's may make calls
+            for local in waiting:
+                local.call_off()
 
     def _keep_stopping(self) -> None:
         if self.job.nccl:
@@ -154,12 +135,12 @@ class ProcessRank(InterposedRank):
     # -- threads ---------------------------------------------------------------------------------------------------
 
     def identity(self) -> AbstractContextManager[None]:
-        return interposer.interposed_beside(self)
+        return interposer.interposed(self)
 
     @property
     def _blocked(self) -> bool:
         """Return whether the rank can make no other call while the calling thread waits."""
-        return not interposer.is_beside() and not self.threads.may_call
+        return not interposer.is_interposed() and not self.threads.may_call
 
     # -- the peers: see collectives.rank.Peers ---------------------------------------------------------------------
 
@@ -173,7 +154,7 @@ class ProcessRank(InterposedRank):
         with self._changed:
             if self.stopping:
                 raise Stopped
-            self._open[local.ticket] = local, _modes_of_caller()
+            self._open[local.ticket] = local
         self._send("called", local.ticket, local.call, local.future is None and self._blocked, True)
 
     def wait_for(self, local: LocalCall) -> None:
@@ -209,21 +190,7 @@ class ProcessRank(InterposedRank):
         return result
 
     def _at_once(self, local: LocalCall) -> Any:
-        """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
         self._send("called", local.progress.index, local.call, False, False)
         result = local.result()
         local.progress.done = local.progress.now()
         return result
-
-
-def _modes_of_caller() -> Context:
-    """Return a context in which another thread has the calling thread's gradient and inference modes, which the
-    backend's own operators need."""
-    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-
-    @contextlib.contextmanager
-    def modes() -> Iterator[None]:
-        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
-            yield
-
-    return modes

@@ -14,12 +14,13 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
 from ..error_report import ErrorReport
-from ..learner_code import Position, source_line_in_dump
+from ..learner_code import source_line_in_dump
 from ..rank_threads.printing import Lines
 from .output import Output
 from .protocol import Finished, Job
@@ -52,7 +53,7 @@ class RunLoop:
         self._number = number
         self._interrupts = interrupts
         self._calls: dict[tuple[int, int], PendingCall] = {}  # by rank and index of the call
-        self._located = dict.fromkeys(range(len(processes)), Position())
+        self._located: dict[int, SourceLine | None] = dict.fromkeys(range(len(processes)))
         self._dead: set[int] = set()
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
@@ -108,7 +109,7 @@ class RunLoop:
     def _completed(self, report: RankReport, raised: ErrorReport | None) -> RankReport:
         """Return the report with the line that the rank was at, if it was running, and with what it `raised`."""
         if report.state == State.RUNNING.value:
-            report = replace(report, **self._located[report.rank]._asdict())
+            report = replace(report, source_line=self._located[report.rank])
         return report.ended(raised)
 
     def close(self) -> None:
@@ -133,13 +134,11 @@ class RunLoop:
 
     @property
     def _active(self) -> list[int]:
-        """Return the ranks that are alive and have not left."""
         return [rank for rank in range(len(self._processes)) if rank not in self._dead | self.left.keys()]
 
     # -- messages of ranks -------------------------------------------------------------------------------------------
 
     def started(self, rank: int) -> None:
-        """Record that `rank` has joined its group and now calls the function."""
         self._waited_for -= {rank}
         if not self._waited_for:
             self._deadline = time.monotonic() + self._timeout
@@ -160,23 +159,18 @@ class RunLoop:
             self.coordinator.wait(rank, pending)
 
     def waits(self, rank: int, index: int) -> None:
-        """Record that `rank` now only waits for an earlier call."""
         self.coordinator.wait(rank, self._calls[rank, index])
 
     def refused(self, rank: int, index: int, reason: str) -> None:
-        """Fail the run: the backend refused a call after `rank` had gone on."""
         self.coordinator.refused(self._calls[rank, index], (rank,), reason)
 
     def outside(self, rank: int, call: Call) -> None:
-        """Fail the run: `rank` called a collective on a group that it does not belong to."""
         self.coordinator.outside(rank, call)
 
-    def located(self, rank: int, position: Position) -> None:
-        """Record where `rank` is."""
-        self._located[rank] = position
+    def located(self, rank: int, line: SourceLine | None) -> None:
+        self._located[rank] = line
 
     def finished(self, rank: int, left: Finished) -> None:
-        """Record how `rank` has left the function."""
         self.left[rank] = replace(left, calls=[self._matched(rank, *one) for one in enumerate(left.calls)])
         self.coordinator.left(rank, left.how)
 
@@ -240,12 +234,11 @@ class RunLoop:
             while connection in self._selector.get_map() and connection.poll():
                 read(rank)
             self._unregister(connection)
-        if self._located[rank] == Position():
-            self._located[rank] = Position(source_line_in_dump(handle.process.stack()))
+        if self._located[rank] is None:
+            self._located[rank] = source_line_in_dump(handle.process.stack())
         self.output.ended.add(rank)
         self.coordinator.died(rank, handle.process.how_it_died)
 
     def _unregister(self, source: Any) -> None:
-        """Stop watching `source`."""
         if source in self._selector.get_map():
             self._selector.unregister(source)

@@ -37,7 +37,7 @@ class Threads:
 
         def start_acting(thread: threading.Thread) -> None:
             starter, run = sys._getframe(1), thread.run
-            if threading.current_thread() is not threading.main_thread() and not interposer.is_beside():
+            if threading.current_thread() is not threading.main_thread() and not interposer.is_interposed():
                 start(thread)  # a thread of ours, started by the listener
                 return
 

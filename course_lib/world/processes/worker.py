@@ -37,8 +37,7 @@ from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from ..torch_hooks.gpus import pretended
 from ..torch_hooks.patching import replaced
-from .fresh_imports import FreshImports
-from .main_module import unpack_in_main
+from .modules import FreshImports, unpack_in_main
 from .output import END_OF_RUN, StandardError
 from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
@@ -70,7 +69,6 @@ class Worker:
         self._imports = FreshImports()
 
     def serve(self) -> None:
-        """Run one job after another."""
         signal.signal(STOP, self._stop)
         sys.unraisablehook = without_stopped(sys.unraisablehook)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
@@ -89,8 +87,6 @@ class Worker:
 
     def _handle(self, request: str, argument: Any) -> None:
         if request == "run":
-            if self._rank is not None:
-                self._rank.close()
             self._rank = ProcessRank(argument, partial(self._send, argument.number), self._groups)
             self._jobs.put(self._rank)
         else:
@@ -127,7 +123,6 @@ class Worker:
         )
 
     def _call(self, rank: ProcessRank) -> Any:
-        """Run the learner's function, and return its result."""
         job = rank.job
         self._prepare(job)
         self._imports.forget_changed()
@@ -206,7 +201,6 @@ def _print_to(output_fd: int) -> None:
 
 
 def _nccl(interface: str) -> dict[str, str]:
-    """Return NCCL's settings, unless the environment overrides them."""
     return {
         "NCCL_SOCKET_IFNAME": interface,  # otherwise NCCL listens on every network
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, not the process
@@ -221,7 +215,6 @@ def _store(group: Group, world_size: int) -> dist.Store:
 
 
 def _gpu_works() -> bool:
-    """Return whether this process's GPU works: an error in a kernel breaks it for good."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:

@@ -64,7 +64,6 @@ class Process:
 
     @property
     def how_it_died(self) -> str:
-        """Return, in words, how the dead process ended."""
         assert self.exitcode is not None
         return how_it_died(self.exitcode)
 
@@ -81,7 +80,6 @@ class Process:
                 self._process.kill()
 
     def close(self) -> None:
-        """Kill the process, and release what belongs to it."""
         self.kill()
         self._process.join()
         self._process.close()
@@ -96,17 +94,14 @@ class WorkerHandle:
 
     @classmethod
     def start(cls) -> WorkerHandle:
-        """Start a worker on this machine."""
         (wire, their_wire), (output, their_output) = Pipe(), Pipe(duplex=False)
         return cls(wire, output, Process(their_wire, their_output))
 
     @property
     def pid(self) -> int:
-        """Return the number of its process."""
         return self.process.pid
 
     def dead(self) -> bool:
-        """Return whether its process has ended."""
         return self.process.exitcode is not None
 
     def send(self, request: str, argument: Any = None) -> None:
@@ -130,7 +125,6 @@ class WorkerHandle:
             return None
 
     def close(self) -> None:
-        """Kill the worker and close its connections."""
         self.process.close()
         self.wire.close()
         self.output.close()

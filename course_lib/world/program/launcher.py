@@ -26,7 +26,7 @@ import torch.multiprocessing as mp
 from ...errors import CourseError
 from ...meter import is_learners
 from ..pickling import FunctionCall, pickled
-from ..processes.main_module import unpack_with_main
+from ..processes.modules import unpack_with_main
 from ..rank_threads.rank_state import rank_variables
 from ..run import Run
 from ..torch_hooks import interposer
@@ -115,7 +115,6 @@ class _Launcher:
         self._waiting: list[BaseProcess] = []  # processes that the program has started, and that do not run yet
 
     def run_started(self) -> None:
-        """Run the processes that the program has started, as the ranks of one world."""
         started: list[Any] = self._waiting
         self._waiting = []
         if started:

@@ -69,7 +69,6 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The name that messages and pages show."""
         return self.module or os.path.basename(self.path)
 
     def source(self) -> bytes:
@@ -92,7 +91,6 @@ class Program:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether the program starts its ranks itself."""
         source = self.source()
         if not re.search(rb"multiprocessing|accelerate|elastic_launch", source):
             return False

@@ -16,7 +16,6 @@ from ..torch_hooks.patching import Replacement
 
 
 def replacements() -> Iterator[Replacement]:
-    """Yield the replacements with which simulated ranks get these refusals."""
     yield profiler, "_prepare_profiler", _refused_on_ranks("torch's profiler", profiler._prepare_profiler)
     yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
     yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)

@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from math import inf
 from typing import NamedTuple
@@ -28,7 +28,6 @@ class Printed:
         self._dropped = 0
 
     def add(self, text: str) -> str:
-        """Keep as much of `text` as there is room for, and return that part."""
         kept = text[: max(0, OUTPUT_LIMIT - self._size)]
         self._written.append(kept)
         self._size += len(kept)
@@ -37,7 +36,6 @@ class Printed:
 
     @property
     def text(self) -> str:
-        """Return the kept output."""
         note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
         return "".join(self._written) + note
 
@@ -54,7 +52,6 @@ class Lines:
     _unfinished: int | None = None  # the rank whose line has no end yet
 
     def add(self, rank: int, text: str, *, errors: bool = False) -> None:
-        """Print the output of `rank`. `errors` is whether it wrote it to stderr."""
         for line in text.splitlines(keepends=True):
             if self._unfinished != rank:
                 self.close()
@@ -63,11 +60,9 @@ class Lines:
             self._unfinished = rank if words == line else None
             print(words, end="" if words == line else "\n")
 
-    def update(self) -> None:
-        """Print what has waited long enough."""
+    def update(self) -> None: ...
 
     def close(self) -> None:
-        """Print the rest."""
         if self._unfinished is not None:
             self._unfinished = None
             print()
@@ -75,6 +70,7 @@ class Lines:
 
 class _Line(NamedTuple):
     text: str
+    errors: bool
     since: float
 
 
@@ -86,72 +82,59 @@ class FoldedLines(Lines):
 
     every = 0.0
 
-    def __init__(self, world_size: int, show: Callable[[Sequence[int], str], None] | None = None) -> None:
-        self._world_size, self._show = world_size, show or _show
-        self._errors = None if show else FoldedLines(world_size, _show_error)
-        self._begun: defaultdict[int, str] = defaultdict(str)  # the start of a line, by rank
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._begun: defaultdict[tuple[int, bool], str] = defaultdict(str)  # the start of a line, by rank and `errors`
         self._lines: defaultdict[int, deque[_Line]] = defaultdict(deque)
 
     def add(self, rank: int, text: str, *, errors: bool = False) -> None:
-        if errors and self._errors is not None:
-            self._errors.add(rank, text)
-            return
         now = time.monotonic()
-        *lines, self._begun[rank] = (self._begun[rank] + text).split("\n")
+        *lines, self._begun[rank, errors] = (self._begun[rank, errors] + text).split("\n")
         for line in lines:  # of a progress bar, which returns to the start of its line, only the end
-            self._lines[rank].append(_Line(line.rstrip("\r").rpartition("\r")[2], now))
+            self._lines[rank].append(_Line(line.rstrip("\r").rpartition("\r")[2], errors, now))
 
     def update(self) -> None:
         self._print(until=time.monotonic() - FOLD)
-        if self._errors is not None:
-            self._errors.update()
 
     def close(self) -> None:
-        for rank, begun in list(self._begun.items()):
-            self.add(rank, "\n" if begun else "")
+        for (rank, errors), begun in list(self._begun.items()):
+            self.add(rank, "\n" if begun else "", errors=errors)
         self._print(until=inf)
-        if self._errors is not None:
-            self._errors.close()
 
     def _print(self, until: float) -> None:
-        """Print the lines that all ranks have printed, and those from before `until`."""
+        for ranks, line in self.ready(until):
+            print(f"[{who(ranks)}] {line.text}", file=sys.stderr if line.errors else sys.stdout, flush=True)
+
+    def ready(self, until: float) -> Iterator[tuple[list[int], _Line]]:
+        """Yield and drop the lines that all ranks have printed, and those from before `until`, with their ranks."""
         while found := self._next():
             line, ranks = found
             if len(ranks) < self._world_size and line.since > until:
                 break
             for rank in ranks:
                 self._lines[rank].popleft()
-            self._show(ranks, line.text)
+            yield ranks, line
 
     def _next(self) -> tuple[_Line, list[int]] | None:
         """Return the next line and the ranks that have printed it. A line that other ranks print later can wait."""
-        alike: defaultdict[str, list[int]] = defaultdict(list)
-        later: set[str] = set()
+        alike: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+        later: set[tuple[str, bool]] = set()
         for rank, lines in sorted(self._lines.items()):
             if lines:
-                alike[lines[0].text].append(rank)
-            later.update(line.text for line in islice(lines, 1, AHEAD))
+                alike[lines[0][:2]].append(rank)
+            later.update(line[:2] for line in islice(lines, 1, AHEAD))
         found = [(min(self._lines[rank][0] for rank in ranks), ranks) for ranks in alike.values()]
-        free = [one for one in found if one[0].text not in later]
+        free = [one for one in found if one[0][:2] not in later]
         return min(free or found, key=lambda one: one[0].since, default=None)
-
-
-def _show(ranks: Sequence[int], text: str) -> None:
-    print(f"[{who(ranks)}] {text}", flush=True)
-
-
-def _show_error(ranks: Sequence[int], text: str) -> None:
-    print(f"[{who(ranks)}] {text}", file=sys.stderr, flush=True)
 
 
 def folded(output: Mapping[int, str]) -> list[tuple[Sequence[int], str]]:
     """Return the text that ranks have printed, for a page: lines in a row of the same ranks, with these ranks."""
-    shown: list[tuple[Sequence[int], str]] = []
-    lines = FoldedLines(len(output), lambda ranks, text: shown.append((ranks, text)))
+    lines = FoldedLines(len(output))
     for rank, text in output.items():
-        lines.add(rank, _shortened(COLOURS.sub("", text).splitlines()))
-    lines.close()
-    return [(ranks, "\n".join(text for _, text in group)) for ranks, group in groupby(shown, lambda one: one[0])]
+        lines.add(rank, _shortened(COLOURS.sub("", text).splitlines()) + "\n" if text else "")
+    grouped_lines = groupby(lines.ready(until=inf), lambda one: one[0])
+    return [(ranks, "\n".join(line.text for _, line in group)) for ranks, group in grouped_lines]
 
 
 def _shortened(lines: list[str]) -> str:

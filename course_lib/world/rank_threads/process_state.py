@@ -51,7 +51,6 @@ def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterato
 
 @contextmanager
 def meters_informed() -> Iterator[None]:
-    """Inform meters of modules, parameters, optimizers and arithmetic on their ranks."""
     with replaced(stand_ins()), watched_steps():
         yield
 

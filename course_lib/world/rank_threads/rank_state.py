@@ -27,7 +27,6 @@ _sleep = time.sleep
 
 
 def _own() -> RankState | None:
-    """Return the calling thread's rank state; None if it is no rank's."""
     return getattr(interposer.current(), "rank_state", None)
 
 
@@ -58,7 +57,6 @@ class RankState:
         return np.random.RandomState(self._rank)
 
     def write(self, text: str, *, errors: bool) -> None:
-        """Add to the rank's output. `errors` is whether it goes to stderr."""
         self._unshown.append((self.printed.add(text), errors))
 
     def new_output(self) -> list[tuple[str, bool]]:
@@ -158,7 +156,6 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
 
 
 def replacements() -> Iterator[Replacement]:
-    """Yield the replacements with which threads may have a rank state."""
     yield sys, "stdout", _TextOf(sys.stdout, errors=False)
     yield sys, "stderr", _TextOf(sys.stderr, errors=True)
     yield os, "environ", _EnvironOfThread(os.environ)

@@ -60,7 +60,6 @@ class RankThread(Stoppable, InterposedRank):
     # -- what kinds of ranks do differently --------------------------------------------------------------------------
 
     def call_copy(self) -> None:
-        """Call a copy of the learner's function, and keep its result."""
         self.result = self.in_learners_code(*unpack_call(self._packed))
 
     def leave_groups(self) -> None:
@@ -93,7 +92,6 @@ class RankThread(Stoppable, InterposedRank):
         return leaving(error)
 
     def _error(self) -> BaseException | None:
-        """Run the learner's function, and return its exception."""
         try:
             self.join_group(self.store)
             with contextlib.nullcontext() if self.meter is None else self.meter.watching():

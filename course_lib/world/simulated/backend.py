@@ -4,6 +4,7 @@ Nothing is kept between runs: groups, threads and sockets are made in a few mill
 returns.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -20,9 +21,14 @@ from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
 from ..run import Order, Run
 from ..torch_hooks.gpus import pretended
-from .open_files import make_room
+
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
 
 MAX_RANKS = 64  # the most ranks of a simulated world
+MOST_FILES = 2**16  # that this process may have open: 64 ranks use 4,032, two for each connection of a group
 
 
 class Simulated:
@@ -37,7 +43,7 @@ class Simulated:
         self._world_size, self._gpus = world_size, gpu_bytes(gpus)
 
     def run(self, order: Order) -> Run:
-        make_room(self._world_size)
+        _allow_open_files()
         variables = Variables()
         with (
             process_state.of_threads(one_process.replacements(), measure=order.size_of is not None),
@@ -70,15 +76,16 @@ class Rank(RankThread):
         self.store = store
         self._threads = max(1, torch.get_num_threads() // self.coordinator.world_size)
 
-    def new_group(self, group_name: str, ranks: list[int]) -> None:
-        make_room(len(ranks))
-        super().new_group(group_name, ranks)
-
-    def init_process_group(self, given: dist.Store | None) -> None:
-        if not dist.is_initialized():
-            make_room(self.world_size)
-        super().init_process_group(given)
-
     def join_group(self, store: dist.Store) -> None:
         torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
         super().join_group(store)
+
+
+def _allow_open_files() -> None:
+    """Let this process have many files open. gloo ends it, the kernel included, when it may open no more."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+        if resource.RLIM_INFINITY != soft < wanted:
+            with suppress(ValueError, OSError):  # macOS refuses some values below its limit
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

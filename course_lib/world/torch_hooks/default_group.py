@@ -34,8 +34,6 @@ def join(
 
 
 def replacements(current: Callable[[], InterposedRank | None]) -> Iterator[Replacement]:
-    """Yield the replacements with which a rank's `init_process_group` joins the group that its world provides."""
-
     signature = inspect.signature(_init)
 
     @functools.wraps(_init)

@@ -58,16 +58,18 @@ _libraries = dispatch.register(current, _address)
 
 
 @contextmanager
-def interposed(interposer: InterposedRank, groups: SimpleNamespace) -> Iterator[None]:
+def interposed(interposer: InterposedRank, groups: SimpleNamespace | None = None) -> Iterator[None]:
     """Route the calling thread's collectives and random numbers through `interposer`, and keep its process groups in
-    `groups`: at first `no_groups()`."""
-    before = dict(vars(_thread))
-    _thread.interposer, _thread.world, _thread.hooks = interposer, groups, []
+    `groups`: at first `no_groups()`. None: its groups and hooks are those of the process."""
+    before, hooks = dict(vars(_thread)), list[RemovableHandle]()
+    _thread.interposer = interposer
+    if groups is not None:
+        _thread.world, _thread.hooks = groups, hooks
     try:
         with _key_included():
             yield
     finally:
-        _remove(_thread.hooks)
+        _remove(hooks)
         vars(_thread).clear()
         vars(_thread).update(before)
 
@@ -86,21 +88,8 @@ def interposed_process(interposer: InterposedRank) -> Iterator[None]:
             _process.interposer = _process.hooks = None
 
 
-@contextmanager
-def interposed_beside(interposer: InterposedRank) -> Iterator[None]:
-    """Route the calling thread's collectives through `interposer`, the one of this process in some run."""
-    before = dict(vars(_thread))
-    _thread.interposer = interposer
-    try:
-        with _key_included():
-            yield
-    finally:
-        vars(_thread).clear()
-        vars(_thread).update(before)
-
-
-def is_beside() -> bool:
-    """Return whether the calling thread is in `interposed_beside`."""
+def is_interposed() -> bool:
+    """Return whether the calling thread has an interposer of its own, not only its process."""
     return hasattr(_thread, "interposer")
 
 

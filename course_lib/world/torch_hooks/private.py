@@ -73,11 +73,6 @@ if missing_names():
     )
 
 
-def group_of(boxed: Any) -> dist.ProcessGroup:
-    """Return the process group behind the boxed argument of a `c10d` operator."""
-    return dist.ProcessGroup.unbox(boxed)
-
-
 def runs_on_cpu(operator: Any) -> bool:
     """Return whether `operator` itself has a kernel for the CPU: else it is made of others."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU"))
@@ -96,16 +91,11 @@ def path_of(operator: Any) -> str:
     return f"torch.ops.{'higher_order.' if isinstance(operator, HigherOrderOperator) else ''}{operator}"
 
 
-def groups() -> list[dist.ProcessGroup]:
-    """Return every group that the calling rank is in."""
-    return list(c10d._world.pg_names)
-
-
 def renew_names(store: dist.Store) -> None:
     """End every group except the default one, and restart the names of new groups, which exchange their addresses
     through `store`."""
     default = c10d._get_default_group()
-    for group in groups():
+    for group in list(c10d._world.pg_names):
         if group is not default:
             dist.destroy_process_group(group)
     backend, _ = c10d._world.pg_map[default]
@@ -144,7 +134,6 @@ def clear_dtensor_cache() -> None:
 
 
 def fake_mode() -> Any:
-    """Return the calling thread's fake mode; None if it has none."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 

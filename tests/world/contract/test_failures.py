@@ -770,16 +770,6 @@ def brings_a_different_dtype() -> None:
     dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
 
 
-@fails("mismatch", ranks=2)
-def brings_complex_numbers_and_real_ones() -> None:
-    """the ranks disagree about the dtype in all_reduce #1: rank 0: complex64 [4]; rank 1: float32 [8]
-      ranks 0, 1 called all_reduce #1 at test_failures.py line _, in brings_complex_numbers_and_real_ones:
-            dist.all_reduce(torch.ones(8) if rank() else torch.ones(4, dtype=torch.complex64))
-    Next: convert the tensors to one dtype before the call, on every rank.
-    """
-    dist.all_reduce(torch.ones(8) if rank() else torch.ones(4, dtype=torch.complex64))
-
-
 @fails("mismatch")
 def names_a_different_root() -> None:
     """the ranks disagree about the root in broadcast #1: ranks 0, 1: root 0; rank 2: root 1
@@ -848,28 +838,6 @@ def splits_a_batch_differently_on_each_stage() -> None:
         schedule.step(torch.ones(4, 4))
     else:
         schedule.step(target=torch.ones(4, 4))
-
-
-@fails("deadlock", ranks=2)
-def receives_from_anyone() -> None:
-    """deadlock: both ranks wait for each other
-      ranks 0, 1 waited in recv from any rank at test_failures.py line _, in receives_from_anyone:
-            dist.recv(torch.empty(2))
-    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
-    """
-    dist.recv(torch.empty(2))
-
-
-@fails("absent", rank=1)
-def receives_once_too_often_from_anyone() -> None:
-    """ranks 1, 2 returned without the send that matches the recv from any rank of rank 0
-      ranks 1, 2 returned
-      rank 0 waited in recv from any rank at test_failures.py line _, in receives_once_too_often_from_anyone:
-            dist.recv(torch.empty(2))
-    Next: give every send its recv: one of ranks 1, 2 has to call send with the other rank, or the recv has to go.
-    """
-    if rank() == 0:
-        dist.recv(torch.empty(2))
 
 
 @fails("deadlock")

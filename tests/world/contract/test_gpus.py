@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -369,6 +369,21 @@ def test_a_hook_compresses_gradients_to_bfloat16(gpus) -> None:
 
     for grad in gpus(2).run(program):
         torch.testing.assert_close(grad, mean_gradient(), rtol=0.02, atol=1e-3)
+
+
+def test_fsdp2_offloads_parameters_and_gradients_to_the_host(gpus) -> None:
+    def program():
+        model = mlp().to("cuda")
+        fully_shard(model, offload_policy=CPUOffloadPolicy())
+        devices = set()
+        for _ in range(2):  # the second backward adds to the gradient
+            model(batch(dist.get_rank()).to("cuda")).square().mean().backward()
+            devices |= {one.device.type for one in (model[0].weight, model[0].weight.grad)}
+        return devices, model[0].weight.grad.full_tensor() / 2
+
+    for devices, gradient in gpus(2).run(program):
+        assert devices == {"cpu"}
+        torch.testing.assert_close(gradient, mean_gradient())
 
 
 def test_an_asynchronous_save_does_not_mix_with_the_calls_of_training(tmp_path) -> None:

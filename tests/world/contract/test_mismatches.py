@@ -113,6 +113,7 @@ def broadcast_from_outside() -> None:
             "all_reduce: the elements of float32 [4] do not lie next to each other in memory (strides [2])",
         ),
         (lambda: dist.broadcast(torch.ones(1).expand(4), 0), "next to each other in memory (strides [0])"),
+        (lambda: dist.recv(torch.ones(1)), "recv: say which rank sends, with src=. NCCL needs it, too."),
         (lambda: dist.recv(torch.ones(1), src=rank()), "recv: the other rank is this rank itself"),
         (lambda: dist.all_reduce(torch.ones(4, device="meta")), "all_reduce: the tensor is on device meta"),
         (

@@ -156,5 +156,5 @@ def test_an_import_that_takes_longer_than_the_time_limit(local_world, tmp_path, 
     name = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=2).parent.name
     monkeypatch.syspath_prepend(tmp_path)
     error = failure(local_world(2, timeout=0.5), lambda: None if rank() else importlib.import_module(name).part.VALUE)
-    assert lines(error)[0].endswith(f"rank 0 had not finished importing {name}")
-    assert "Next: run the cell again: a first import is slow on a busy machine, and a second one is fast." in str(error)
+    assert lines(error)[0].endswith("rank 0 had not finished")
+    assert "import_module(name)" in lines(error)[1]

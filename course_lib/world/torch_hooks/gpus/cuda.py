@@ -35,8 +35,7 @@ class Event:
     def query(self) -> bool:
         return True
 
-    def synchronize(self, *args: Any) -> None:
-        """Return at once: there is nothing to wait for."""
+    def synchronize(self, *args: Any) -> None: ...
 
     wait = synchronize
 
@@ -146,7 +145,6 @@ def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
-    """Yield the replacements for what a program asks of its GPUs."""
     functions = _functions(gpus)
     for name, pretended in functions.items():
         real = getattr(torch.cuda, name)

@@ -34,7 +34,6 @@ class Gpus:
 
     @property
     def current(self) -> int:
-        """The number of the rank's current GPU."""
         return self._set.get(interposer.current(), 0)
 
     @property
@@ -108,7 +107,6 @@ def put(tensor: Tensor, on_gpu: bool = True) -> Tensor:
 
 
 def put_module(module: nn.Module, on_gpu: bool = True) -> nn.Module:
-    """Put a module's parameters and buffers on the GPU, or on the host."""
     moved: nn.Module = module._apply(lambda tensor: put(tensor, on_gpu))
     return moved
 

@@ -13,7 +13,7 @@ from torch.distributed import checkpoint, device_mesh, utils
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
-from torch.distributed.fsdp._fully_shard import _fsdp_init
+from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
@@ -23,7 +23,6 @@ from .devices import CPU, Gpus, by_torch, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
-    """Yield the replacements."""
     yield from _of_groups(gpus)
     yield from _of_meshes(gpus)
     yield from _of_ddp()
@@ -138,6 +137,14 @@ def _of_fsdp() -> Iterator[Replacement]:
             if (moved := put(held)) is not held:
                 tensor.data = moved
 
+    # On a GPU, FSDP2's CPU offload moves a gradient to the host before it makes a DTensor of it.
+    part: Any = _fsdp_param.FSDPParam
+    to_dtensor = part.to_sharded_dtensor
+
+    def to_sharded_dtensor(self: Any, tensor: Tensor) -> Any:
+        return to_dtensor(self, put(tensor, on_gpu=False) if self.offload_to_cpu else tensor)
+
+    yield part, "to_sharded_dtensor", to_sharded_dtensor
     yield fsdp, "__init__", __init__
     for module in (_init_utils, _fsdp_init):
         yield module, "_move_states_to_device", move

@@ -17,8 +17,6 @@ _NEW = ("new_tensor", "new_empty", "new_empty_strided", "new_full", "new_zeros",
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
-    """Yield the replacements for what makes and moves tensors."""
-
     def device(*args: Any, **kwargs: Any) -> torch.device:
         number = gpus.number(args[0]) if len(args) == 1 and isinstance(args[0], int) and not kwargs else None
         return Device(*args, **kwargs) if number is None else Device("cuda", number)

@@ -21,7 +21,6 @@ from .devices import Gpus, meter_of_gpu, placing, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
-    """Yield the replacements."""
     yield from _of_mixed_precision(gpus)
     yield from _of_states(gpus)
     yield DataLoader, "__init__", without(gpus, DataLoader.__init__, "pin_memory", "pin_memory_device")
