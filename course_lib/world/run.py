@@ -124,9 +124,9 @@ class Run(Sequence[Any]):
         """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
         return slowest(self.timeline)
 
-    def replay(self) -> Replay:
-        """Return the run as a film: step by step, what every rank held, sent and waited for."""
-        return Replay(film(tuple(self.calls), tuple(self._memory), self._ends, self._ranks))
+    def replay(self, *, memory: bool = True) -> Replay:
+        """Return the run as a film: step by step, what every rank held (unless `memory` is False), sent and waited for."""
+        return Replay(film(tuple(self.calls), tuple(self._memory) if memory else None, self._ends, self._ranks))
 
     @property
     def _ends(self) -> list[tuple[str, None, str]]:

@@ -42,12 +42,11 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
         if line is not None:
             place = 1 + lines.place((line.filename, line.function, line.line, str(line), line.source))
         sends = [part for share in event.sends.items() for part in share]
-        waited = [round(1e3 * seconds, 2) for seconds in event.waited]
         sides = (event.before, event.after, event.around, event.counters)
         values = [[[name, numbers(v)] for name, v in side] for side in sides]
         row: list[Any] = [event.step, event.done or 0, names.place((event.kind, event.name, event.op, event.tensors))]
         row += [place, held.place(event.held), event.match, members.place(event.members), int(event.blocking)]
-        row += [sends, *waited, *values]
+        row += [sends, *values, event.chunk]
         while not row[-1]:
             row.pop()
         return row
@@ -59,6 +58,7 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
     film_data = {
         "lanes": lanes,
         "captions": captions,
+        "ring": film.is_ring,
         "failure": film.failure,
         "notes": film.notes,
         "names": names.values,

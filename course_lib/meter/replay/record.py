@@ -37,7 +37,6 @@ class Event:
     members: tuple[int, ...] = ()  # the lanes that take part in the call
     sends: Mapping[int, int] = field(default_factory=dict)  # bytes by receiving lane
     tensors: str = ""  # dtype and shapes; at the end, what the rank returned
-    waited: tuple[float, float] = (0.0, 0.0)  # seconds for which the rank waited for its peers, and for bytes
     held: Mapping[str, int] = field(default_factory=dict)  # bytes by category
     before: Values = ()  # the small tensors that take part
     after: Values = ()
@@ -45,6 +44,7 @@ class Event:
     counters: Values = ()  # the learner's whole numbers that change, such as the number of a loop's iteration
     step: int = 0  # the step at which the rank makes the call
     done: int | None = None  # the step at which the call ends; None if it never ends
+    chunk: int = 0  # the number, from 1, of the chunk that a message carries; 0 for other events
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,17 @@ class Film:
     def last(self) -> int:
         """Return the number of the last step. The film begins at step 1."""
         return max((lane.events[-1].step for lane in self.lanes), default=1)
+
+    @cached_property
+    def is_ring(self) -> bool:
+        """Whether every message goes to the next of at least three ranks."""
+        sends = [
+            to == (n + 1) % len(self.lanes)
+            for n, lane in enumerate(self.lanes)
+            for event in lane.events
+            for to in (event.sends if event.op == "send" else ())
+        ]
+        return len(self.lanes) > 2 and bool(sends) and all(sends)
 
     @cached_property
     def moments(self) -> list[list[tuple[Lane, Event]]]:
@@ -100,7 +111,7 @@ class Film:
 
 def film(
     calls: Sequence[Sequence[Any]],
-    memory: Sequence[Any],
+    memory: Sequence[Any] | None,
     ends: Iterable[tuple[str, Any, str]],
     ranks: Iterable[int],
     failure: str = "",
@@ -109,14 +120,14 @@ def film(
 
     Args:
         calls: such as `run.calls`. The arguments up to `ranks` have an entry for each rank.
-        memory: such as `run.memory`; empty if it was not measured. These attributes are read: `timeline`, `marks`,
-            `by_category`.
+        memory: such as `run.memory`; empty if it was not measured, None to leave it out. These attributes are read:
+            `timeline`, `marks`, `by_category`.
         ends: the state in which each rank ended, such as `returned`, the line that it was at, if known, and what it
             returned.
         ranks: the numbers of the ranks.
         failure: why the run failed.
     """
-    notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
+    notes = [] if memory or memory is None else ["Bytes were not measured: the world was made with measure=False."]
     if not any(call.values for theirs in calls for call in theirs):
         notes.append("To see loop counters and small tensors' values too, make the world with World(…, replay=True).")
     place = {rank: number for number, rank in enumerate(ranks)}
@@ -131,13 +142,11 @@ def film(
         lanes.append(Lane(rank=rank, events=events))
     _leave_out_constants([lane.events for lane in lanes])
     schedule([lane.events for lane in lanes], together=bool(failure))
+    _follow_chunks([lane.events for lane in lanes])
     return Film(lanes=lanes, failure=failure, notes=tuple(notes))
 
 
 def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
-    waited_from, done = max(call.waited_from, call.issued), call.done
-    waits = waited_from < done < inf
-    matched = min(max(call.matched, waited_from), done)
     return Event(
         kind="call",
         name=call.name,
@@ -151,12 +160,27 @@ def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
         members=tuple(place[member] for member in _members(rank, call) if member in place),
         sends={place.get(receiver, -1): int(share) for receiver, share in call.shares.items()},
         tensors=call.tensors,
-        waited=(matched - waited_from, done - matched) if waits else (0.0, 0.0),
         before=call.values.before if call.values else (),
         after=call.values.after if call.values else (),
         around=call.values.around if call.values else (),
         counters=call.values.counters if call.values else (),
     )
+
+
+def _follow_chunks(lanes: Sequence[Sequence[Event]]) -> None:
+    """Number the chunks that messages carry: a rank passes on what has come first, but never back to where it came
+    from. If nothing has come to pass on, its message is a chunk of its own."""
+    arrived: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by lane: step, sender, and number of the chunk
+    chunks: dict[int, int] = {}  # by match
+    sends = [(lane, event) for lane, events in enumerate(lanes) for event in events if event.op == "send"]
+    for lane, event in sorted(sends, key=lambda send: send[1].step):
+        for receiver in event.sends if event.match and event.done else ():
+            came = [one for one in arrived[lane] if one[0] < event.step and one[1] != receiver][:1]
+            chunks[event.match] = came[0][2] if came else len({*chunks.values()}) + 1
+            arrived[lane] = [one for one in arrived[lane] if one not in came]
+            arrived[receiver].append((event.done or 0, lane, chunks[event.match]))
+    for event in (event for events in lanes for event in events):
+        event.chunk = chunks.get(event.match, 0)
 
 
 def _leave_out_constants(lanes: Sequence[Sequence[Event]]) -> None:

@@ -8,14 +8,14 @@ const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "comm
 
 // An event, as data.py packs it. `done` is 0 for a call that never ends, `line` for an unknown line.
 function unpacked(row) {
-  const [step, done = 0, name = 0, line = 0, held = 0, match = 0, members = 0, blocking = 0, sends = [], peers = 0, bytes = 0,
-    before = [], after = [], around = [], counters = []] = row;
+  const [step, done = 0, name = 0, line = 0, held = 0, match = 0, members = 0, blocking = 0, sends = [],
+    before = [], after = [], around = [], counters = [], chunk = 0] = row;
   const [kind, text, op, tensors] = film.names[name];
   const call = op === "send" || op === "recv" ? op : text;  // the peers of ranks differ
   const to = [];
   for (let i = 0; i < sends.length; i += 2) to.push({lane: sends[i], bytes: sends[i + 1]});
   return {step, done, kind, text, op, call, tensors, line, held: film.held[held], match, members: film.members[members],
-    blocking, sends: to, peers, bytes, before, after, counters, around: [...counters, ...around]};
+    blocking, sends: to, before, after, counters, around: [...counters, ...around], chunk};
 }
 
 const lanes = film.lanes.map((lane, number) => ({...lane, number, events: lane.events.map(unpacked)}));
@@ -23,6 +23,8 @@ const steps = film.captions.length;
 const failed = film.failure !== "";
 const kept = lanes.some(lane => lane.events.some(event => event.before.length || event.around.length));  // values
 const most = Math.max(1, ...film.held.map(total));
+const ring = film.ring && lanes.length <= 8;
+const weighed = lanes.some(lane => new Set(lane.events.slice(0, -1).map(event => event.held)).size > 1);  // bytes change
 
 function total(held) {
   return Object.values(held).reduce((sum, bytes) => sum + bytes, 0);
@@ -225,19 +227,22 @@ function showCode(step) {
 
 // -- the ranks, side by side -----------------------------------------------------------------------------------------
 
-function values(title, tensors, old) {
+function values(title, tensors, old, tint = "") {
   const box = make("div", {class: "values"}, make("b", {}, title));
   tensors.forEach(([name, text], index) => {
     const before = old?.[index]?.[1].split(" ") ?? null, row = make("span", {class: "tensor"});
     if (name) row.append(make("var", {}, name));
     text.split(" ").forEach((number, place) => {
       const changed = before && before[place] !== number;
-      row.append(make("span", changed ? {class: "changed"} : {}, number || "empty"));
+      row.append(make("span", {class: changed ? "changed" : tint}, number || "empty"));
     });
     box.append(row);
   });
   return box;
 }
+
+// A chunk keeps its tint on its way.
+const tint = call => call.chunk ? `tint t${(call.chunk - 1) % 8}` : "";
 
 function bar(held) {
   const parts = CATEGORIES.filter(name => held[name]).map(name => ({name, bytes: held[name]}));
@@ -253,12 +258,13 @@ function bar(held) {
 }
 
 function arrived(call) {
-  const parts = call.sends.map(({lane: to, bytes}) =>
-    make("p", {}, `sends ${inBytes(bytes)} to ${to < 0 ? "another rank" : `rank ${lanes[to].rank}`}`));
+  const amounts = call.sends.map(({lane: to, bytes}) => `${inBytes(bytes)} to ${to < 0 ? "another rank" : `rank ${lanes[to].rank}`}`);
   const same = call.before.length === call.after.length && call.before.every(([name], i) => name === call.after[i][0]);
-  const [before, after] = {send: ["sent", ""], recv: ["", "received"]}[call.op] ?? ["before", "after"];
-  if (call.before.length) parts.push(values(before, call.before));
-  if (call.after.length) parts.push(values(after, call.after, same ? call.before : null));
+  const sent = call.op === "send" && call.before.length > 0;
+  const [before, after] = {send: [`sends ${amounts}`, ""], recv: ["", "receives"]}[call.op] ?? ["before", "after"];
+  const parts = sent ? [] : amounts.map(text => make("p", {}, `sends ${text}`));
+  if (call.before.length) parts.push(values(before, call.before, null, tint(call)));
+  if (call.after.length) parts.push(values(after, call.after, same ? call.before : null, tint(call)));
   return parts;
 }
 
@@ -268,31 +274,33 @@ function earlier(lane, event, variables) {
   return variables.map(([name, text]) => past?.around.find(other => other[0] === name) ?? [name, text]);
 }
 
-function facts(calls) {
-  const tensors = [...new Set(calls.map(call => call.tensors))].filter(text => text !== "no tensor").join("; ");
-  const peers = Math.max(0, ...calls.map(call => call.peers)), bytes = Math.max(0, ...calls.map(call => call.bytes));
-  const waited = calls.some(call => call.done > now) || peers + bytes < 0.05 ? "" : `waited ${peers.toFixed(1)} ms for peers, ${bytes.toFixed(1)} ms for bytes`;
-  return [tensors, waited].filter(text => text).map(text => make("p", {class: "quiet"}, text));
+function shapes(calls) {  // of tensors whose values are not shown
+  const silent = calls.filter(call => call.tensors && call.tensors !== "no tensor" && !call.before.length && !call.after.length);
+  return [...new Set(silent.map(call => call.tensors))].map(text => make("p", {class: "quiet"}, text));
 }
 
 function card(lane, step) {
   const event = at(lane, step), box = make("section", {class: `card ${state(lane, step)}`, "aria-label": lane.name});
   box.append(make("h2", {}, lane.name), make("p", {class: "status"}, status(lane, step)));
   if (!event) return box;
-  const [label, , source] = film.lines[event.line - 1] ?? ["", 0, ""];
-  if (label) box.append(make("p", {class: "line"}, make("span", {}, label), make("code", {}, source)));
+  if (apart(step)) box.append(make("p", {class: "line"}, film.lines[event.line - 1]?.[0] ?? ""));
   const calls = arrivals(lane, step);
   for (const call of calls) box.append(...arrived(call));
   if (event.kind === "call" && event.done !== step && event.before.length) box.append(values("before", event.before));
   const named = new Set([event, ...calls].flatMap(call => [...call.before, ...call.after]).map(([name]) => name));
   const variables = event.around.filter(([name]) => !named.has(name));
   if (variables.length) box.append(values("variables", variables, earlier(lane, event, variables)));
-  box.append(...facts(event.kind === "call" && !calls.includes(event) ? [...calls, event] : calls));
+  box.append(...shapes(event.kind === "call" && !calls.includes(event) ? [...calls, event] : calls));
   for (const call of underway(lane, step))
     if (call !== event) box.append(make("p", {class: "quiet"}, `under way: ${call.text}`));
   if (event.kind === "end" && event.tensors) box.append(make("p", {class: "line"}, make("code", {}, event.tensors)));
-  if (total(event.held)) box.append(bar(event.held));
+  if (weighed && total(event.held)) box.append(bar(event.held));
   return box;
+}
+
+// Whether ranks are at different lines. The code beside the cards shows a line that all are at.
+function apart(step) {
+  return new Set(lanes.map(lane => at(lane, step)?.line)).size > 1;
 }
 
 let shown = new Set(firstShown());
@@ -312,20 +320,21 @@ function firstShown() {
 const cardRow = make("div", {class: "row", tabindex: 0, role: "group", "aria-label": "Ranks"});
 $("ranks").append(cardRow);
 
-function showRanks(step) {
-  const theirs = lanes.filter(lane => shown.has(lane.number));
+function showRanks(step, moves = false) {
+  const theirs = lanes.filter(lane => shown.has(lane.number)), svg = document.createElementNS(SVG, "svg");
   cardRow.style.setProperty("--n", theirs.length);
-  cardRow.replaceChildren(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
-  drawArcs(theirs, step);
+  cardRow.classList.toggle("ring", ring);
+  cardRow.replaceChildren(svg, ...theirs.map(lane => card(lane, step)));
+  svg.setAttribute("aria-hidden", "true");
+  const travelling = ring ? drawRing(svg, step) : drawArcs(svg, theirs, step);
+  for (const [path, call, text] of travelling) travel(svg, path, call, text, moves && call.done === step);
   cardRow.style.minHeight = `${cardRow.offsetHeight}px`;  // what is below the cards keeps its place
 }
 
-function drawArcs(theirs, step) {
-  const [svg, ...cards] = cardRow.children, high = 62, width = cardRow.scrollWidth;
-  svg.setAttribute("class", "arcs");
-  svg.setAttribute("viewBox", `0 0 ${width} ${high}`);
-  svg.setAttribute("aria-hidden", "true");
-  svg.style.width = `${width}px`;
+// The arcs above the cards along which bytes go at a step: path, call and label of each.
+function drawArcs(svg, theirs, step) {
+  const cards = [...cardRow.children].slice(1), high = 62, found = [];
+  canvas(svg, cardRow.scrollWidth, high);
   const x = cards.map(card => card.offsetLeft - cardRow.offsetLeft + card.offsetWidth / 2);
   theirs.forEach((lane, from) => arrivals(lane, step).forEach(call => call.sends.forEach(({lane: receiver, bytes}) => {
     const to = theirs.findIndex(other => other.number === receiver);
@@ -333,13 +342,61 @@ function drawArcs(theirs, step) {
     const side = Math.sign(to - from), start = x[from] + 8 * side, end = x[to] - 8 * side, far = Math.abs(to - from) > 1;
     const back = !far && side < 0;  // below an arc in the other direction
     const top = far ? 12 : back ? 44 : 28, control = high - 8 - (high - 8 - top) * 4 / 3;
-    draw(svg, "path", {d: `M${start} ${high - 2}C${start} ${control} ${end} ${control} ${end} ${high - 6}`});
-    draw(svg, "path", {class: "head", d: `M${end - 5} ${high - 10}L${end} ${high - 1}L${end + 5} ${high - 10}z`});
-    const value = call.op === "send" && call.before.length === 1 && call.before[0][1];
-    const label = value && value.length <= 16 ? value : inBytes(bytes);
-    if (cards[0].offsetWidth > 90 && !back) draw(svg, "text", {x: (start + end) / 2, y: top - 2}, label);
+    const path = draw(svg, "path", {d: `M${start} ${high - 2}C${start} ${control} ${end} ${control} ${end} ${high - 12}`});
+    found.push([path, call, cards[0].offsetWidth > 90 ? label(call, bytes) : ""]);
   })));
-  svg.append(...svg.querySelectorAll("text"));  // above the arcs that cross them
+  return found;
+}
+
+// The ranks on a ring, and what each has received last: at its end, what it returned.
+function drawRing(svg, step) {
+  const width = cardRow.clientWidth, rx = Math.min(width / 2 - 56, 250), ry = 70, n = lanes.length;
+  canvas(svg, width, 2 * ry + 76);
+  const [x, y] = [i => width / 2 + rx * Math.cos(angle(i)), i => ry + 42 + ry * Math.sin(angle(i))];
+  const angle = i => Math.PI * ((2 * i - 1) / n - 0.5), found = [], paths = [];
+  for (let i = 0; i < n; i++) {
+    const used = arrivals(lanes[i], step).some(call => call.op === "send");
+    const d = `M${x(i)} ${y(i)}A${rx} ${ry} 0 0 1 ${x(i + 1)} ${y(i + 1)}`;
+    paths.push(draw(svg, "path", {class: used ? "" : "unused", d}));
+    const between = angle(i + 0.5), turn = Math.atan2(ry * Math.cos(between), -rx * Math.sin(between)) * 180 / Math.PI;
+    draw(svg, "path", {class: used ? "head" : "head unused", d: "M-5 -5L6 0L-5 5z",
+      transform: `translate(${x(i + 0.5)} ${y(i + 0.5)}) rotate(${turn})`});
+  }
+  for (const lane of lanes) {
+    const [left, top] = [x(lane.number), y(lane.number)], end = at(lane, step)?.kind === "end" && at(lane, step);
+    draw(svg, "rect", {class: `node ${state(lane, step)}`, x: left - 52, y: top - 34, width: 104, height: 52, rx: 8});
+    draw(svg, "text", {class: "name", x: left, y: top - 18}, lane.name);
+    const from = (lane.number + n - 1) % n, call = lanes[from].events.findLast(
+      event => event.op === "send" && event.done && event.done <= step);
+    if (call) found.push([paths[from], call, end ? end.tensors.replace(/^tensor\((.*)\)$/, "$1").slice(0, 14) :
+      label(call, call.sends[0].bytes)]);
+  }
+  return found;
+}
+
+function canvas(svg, width, height) {
+  svg.setAttribute("class", "arcs");
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.style.width = `${width}px`;
+  svg.style.height = `${height}px`;
+}
+
+function label(call, bytes) {  // the value, if it is one and short
+  const value = call.op === "send" && call.before.length === 1 && call.before[0][1];
+  return value && value.length <= 14 ? value : inBytes(bytes);
+}
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+// Put a label at the end of a path, to which it slides if it moves.
+function travel(svg, path, call, text, moves) {
+  const chip = draw(svg, "g", {class: `chip ${tint(call)}`}), width = Math.max(16, text.length * 7.5 + 10);
+  draw(chip, "rect", {x: -width / 2, y: -10, width, height: 20, rx: 4});
+  draw(chip, "text", {y: 4}, text);
+  const frames = Array.from({length: 25}, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 24))
+    .map(({x, y}) => ({transform: `translate(${x}px, ${y}px)`}));
+  chip.style.transform = frames.at(-1).transform;
+  if (moves && !still.matches) chip.animate(frames, {duration: 600, easing: "ease-in-out"});
 }
 
 // -- comparing --------------------------------------------------------------------------------------------------------
@@ -407,6 +464,7 @@ function chips() {
 let now = failed ? steps : 1, timer = 0;
 
 function go(step) {
+  const before = now;
   now = Math.max(1, Math.min(steps, step));
   $("slider").value = now;
   $("slider").setAttribute("aria-valuetext", `step ${now} of ${steps}: ${film.captions[now - 1]}`);
@@ -417,7 +475,7 @@ function go(step) {
   for (const [id, there] of [["first", 1], ["back", 1], ["next", steps], ["last", steps]])
     $(id).setAttribute("aria-disabled", now === there);  // `disabled` would take the focus away
   showCode(now);
-  showRanks(now);
+  showRanks(now, now === before + 1);
 }
 
 function play(on) {
