@@ -126,7 +126,7 @@ class Run(Sequence[Any]):
 
     def replay(self, *, memory: bool = True) -> Replay:
         """Return the run as a film: step by step, what every rank held (unless `memory` is False), sent and waited for."""
-        return Replay(film(tuple(self.calls), tuple(self._memory) if memory else None, self._ends, self._ranks))
+        return Replay(film(tuple(self.calls), tuple(self._memory), self._ends, self._ranks, show_memory=memory))
 
     @property
     def _ends(self) -> list[tuple[str, None, str]]:

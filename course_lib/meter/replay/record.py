@@ -75,13 +75,9 @@ class Film:
     @cached_property
     def is_ring(self) -> bool:
         """Whether every message goes to the next of at least three ranks."""
-        sends = [
-            to == (n + 1) % len(self.lanes)
-            for n, lane in enumerate(self.lanes)
-            for event in lane.events
-            for to in (event.sends if event.op == "send" else ())
-        ]
-        return len(self.lanes) > 2 and bool(sends) and all(sends)
+        sends = [(n, e.sends) for n, lane in enumerate(self.lanes) for e in lane.events if e.op == "send"]
+        following = (list(receivers) == [(n + 1) % len(self.lanes)] for n, receivers in sends)
+        return len(self.lanes) > 2 and bool(sends) and all(following)
 
     @cached_property
     def moments(self) -> list[list[tuple[Lane, Event]]]:
@@ -111,23 +107,26 @@ class Film:
 
 def film(
     calls: Sequence[Sequence[Any]],
-    memory: Sequence[Any] | None,
+    memory: Sequence[Any],
     ends: Iterable[tuple[str, Any, str]],
     ranks: Iterable[int],
     failure: str = "",
+    *,
+    show_memory: bool = True,
 ) -> Film:
     """Return the film of a run.
 
     Args:
         calls: such as `run.calls`. The arguments up to `ranks` have an entry for each rank.
-        memory: such as `run.memory`; empty if it was not measured, None to leave it out. These attributes are read:
-            `timeline`, `marks`, `by_category`.
+        memory: such as `run.memory`; empty if it was not measured. These attributes are read: `timeline`, `marks`,
+            `by_category`.
         ends: the state in which each rank ended, such as `returned`, the line that it was at, if known, and what it
             returned.
         ranks: the numbers of the ranks.
         failure: why the run failed.
+        show_memory: whether the film shows what each rank held.
     """
-    notes = [] if memory or memory is None else ["Bytes were not measured: the world was made with measure=False."]
+    notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
     if not any(call.values for theirs in calls for call in theirs):
         notes.append("To see loop counters and small tensors' values too, make the world with World(…, replay=True).")
     place = {rank: number for number, rank in enumerate(ranks)}
@@ -139,6 +138,8 @@ def film(
             events = sorted([*events, *_marks(memory[index].marks)], key=lambda event: event.seconds)
         held = memory[index].by_category if memory else {}
         events.append(Event(kind="end", name=end[0], line=end[1], tensors=end[2], held=held))
+        for event in events if not show_memory else ():
+            event.held = {}
         lanes.append(Lane(rank=rank, events=events))
     _leave_out_constants([lane.events for lane in lanes])
     schedule([lane.events for lane in lanes], together=bool(failure))
@@ -184,15 +185,20 @@ def _follow_chunks(lanes: Sequence[Sequence[Event]]) -> None:
 
 
 def _leave_out_constants(lanes: Sequence[Sequence[Event]]) -> None:
-    """Keep the counters that change on at least one rank. What every rank keeps, such as its number, counts nothing."""
-    changing = set()
-    for events in lanes:
-        values = defaultdict(set)
-        for name, value in (counter for event in events for counter in event.counters):
-            values[name].add(value)
-        changing |= {name for name, found in values.items() if len(found) > 1}
-    for event in (event for events in lanes for event in events):
-        event.counters = tuple((name, value) for name, value in event.counters if name in changing)
+    """Keep the counters that change on at least one rank, and the variables that change or differ between ranks."""
+    on_a_rank: dict[tuple[int, str], set[Any]] = defaultdict(set)
+    on_all: dict[str, set[Any]] = defaultdict(set)
+    events = [(lane, event) for lane, theirs in enumerate(lanes) for event in theirs]
+    for lane, event in events:
+        for name, value in event.counters:
+            on_a_rank[lane, name].add(value)
+        for name, value in event.around:
+            on_all[name].add(value)
+    changing = {name for (_, name), values in on_a_rank.items() if len(values) > 1}
+    telling = {name for name, values in on_all.items() if len(values) > 1}
+    for _, event in events:
+        event.counters = tuple(item for item in event.counters if item[0] in changing)
+        event.around = tuple(item for item in event.around if item[0] in telling)
 
 
 def _members(rank: int, call: Any) -> Sequence[int]:

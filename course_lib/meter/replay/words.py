@@ -69,7 +69,7 @@ def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
         sent = f", {in_bytes(total)} sent by each" if total else ""
         return "" if event.op in ("send", "recv") else f"{event.name}{sent}"
     if event.blocking:
-        missing = film.missing(event, step)
+        missing = film.missing(event, step) if event.op not in ("send", "recv") else []
         why = f" for {_who(film, missing)}" if missing else f" of {event.tensors}" if event.done is None else ""
         return f"waiting in {event.name}{why}"
     name = f"a {event.op}" if event.op in ("send", "recv") else event.name

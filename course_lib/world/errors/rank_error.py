@@ -72,7 +72,7 @@ class RankError(CourseError):
         """Return the run as a film, up to the moment when it stopped: what every rank called, and where it stood."""
         ranks = [report.rank for report in self.ranks]
         ends = [_end(report) for report in self.ranks]
-        return Replay(film(self.calls, None, ends, ranks, failure=str(self)))
+        return Replay(film(self.calls, [], ends, ranks, failure=str(self)))
 
     def report(self) -> "RunReport":
         """Return the run as one HTML page, up to the moment when it stopped, with the message at its top."""

@@ -70,7 +70,7 @@ def report_of(
     memory = [one for one in kept.memory if one is not None]
     replay = None
     if failure or any(call.values for theirs in calls.values() for call in theirs):
-        replay = Replay(film(list(latest.values()), None if failure else memory, ends, ranks, failure=failure))
+        replay = Replay(film(list(latest.values()), [] if failure else memory, ends, ranks, failure=failure))
     return RunReport(
         RunRecord(
             about=about,

@@ -91,7 +91,7 @@ function status(lane, step) {
   if (event.kind === "end") return event.text;
   if (event.kind === "mark") return event.step === step ? `at the mark “${event.text}”` : `after the mark “${event.text}”`;
   if (waits(event, step)) {
-    const absent = missing(event, step);
+    const absent = event.call === event.op ? [] : missing(event, step);  // a message's name has its peer
     return `waits in ${event.text}` + (absent.length ? ` for ${ranksOf(absent)}` : "");
   }
   if (event.done === step) return arrivals(lane, step).map(call => call.text).join(", ");
@@ -275,18 +275,18 @@ function earlier(lane, event, variables) {
 }
 
 function shapes(calls) {  // of tensors whose values are not shown
-  const silent = calls.filter(call => call.tensors && call.tensors !== "no tensor" && !call.before.length && !call.after.length);
-  return [...new Set(silent.map(call => call.tensors))].map(text => make("p", {class: "quiet"}, text));
+  const texts = calls.filter(call => !call.before.length && !call.after.length).map(call => call.tensors);
+  return [...new Set(texts)].filter(text => text && text !== "no tensor").map(text => make("p", {class: "quiet"}, text));
 }
 
 function card(lane, step) {
   const event = at(lane, step), box = make("section", {class: `card ${state(lane, step)}`, "aria-label": lane.name});
   box.append(make("h2", {}, lane.name), make("p", {class: "status"}, status(lane, step)));
   if (!event) return box;
-  if (apart(step)) box.append(make("p", {class: "line"}, film.lines[event.line - 1]?.[0] ?? ""));
+  if (apart(step)) box.append(make("p", {class: "line"}, film.lines[event.line - 1] ?? ""));
   const calls = arrivals(lane, step);
   for (const call of calls) box.append(...arrived(call));
-  if (event.kind === "call" && event.done !== step && event.before.length) box.append(values("before", event.before));
+  if (event.kind === "call" && event.done !== step && event.before.length) box.append(values("before", event.before, null, tint(event)));
   const named = new Set([event, ...calls].flatMap(call => [...call.before, ...call.after]).map(([name]) => name));
   const variables = event.around.filter(([name]) => !named.has(name));
   if (variables.length) box.append(values("variables", variables, earlier(lane, event, variables)));
@@ -321,20 +321,21 @@ const cardRow = make("div", {class: "row", tabindex: 0, role: "group", "aria-lab
 $("ranks").append(cardRow);
 
 function showRanks(step, moves = false) {
-  const theirs = lanes.filter(lane => shown.has(lane.number)), svg = document.createElementNS(SVG, "svg");
+  const theirs = lanes.filter(lane => shown.has(lane.number));
   cardRow.style.setProperty("--n", theirs.length);
   cardRow.classList.toggle("ring", ring);
-  cardRow.replaceChildren(svg, ...theirs.map(lane => card(lane, step)));
-  svg.setAttribute("aria-hidden", "true");
-  const travelling = ring ? drawRing(svg, step) : drawArcs(svg, theirs, step);
+  cardRow.replaceChildren(...theirs.map(lane => card(lane, step)));
+  const width = cardRow.scrollWidth, high = ring ? 216 : 62, look = `width: ${width}px; height: ${high}px`;
+  const svg = draw(cardRow, "svg", {class: "arcs", "aria-hidden": true, viewBox: `0 0 ${width} ${high}`, style: look});
+  cardRow.prepend(svg);
+  const travelling = ring ? drawRing(svg, width, step) : drawArcs(svg, high, theirs, step);
   for (const [path, call, text] of travelling) travel(svg, path, call, text, moves && call.done === step);
   cardRow.style.minHeight = `${cardRow.offsetHeight}px`;  // what is below the cards keeps its place
 }
 
 // The arcs above the cards along which bytes go at a step: path, call and label of each.
-function drawArcs(svg, theirs, step) {
-  const cards = [...cardRow.children].slice(1), high = 62, found = [];
-  canvas(svg, cardRow.scrollWidth, high);
+function drawArcs(svg, high, theirs, step) {
+  const cards = [...cardRow.children].slice(1), found = [];
   const x = cards.map(card => card.offsetLeft - cardRow.offsetLeft + card.offsetWidth / 2);
   theirs.forEach((lane, from) => arrivals(lane, step).forEach(call => call.sends.forEach(({lane: receiver, bytes}) => {
     const to = theirs.findIndex(other => other.number === receiver);
@@ -349,9 +350,8 @@ function drawArcs(svg, theirs, step) {
 }
 
 // The ranks on a ring, and what each has received last: at its end, what it returned.
-function drawRing(svg, step) {
-  const width = cardRow.clientWidth, rx = Math.min(width / 2 - 56, 250), ry = 70, n = lanes.length;
-  canvas(svg, width, 2 * ry + 76);
+function drawRing(svg, width, step) {
+  const rx = Math.min(width / 2 - 56, 250), ry = 70, n = lanes.length;
   const [x, y] = [i => width / 2 + rx * Math.cos(angle(i)), i => ry + 42 + ry * Math.sin(angle(i))];
   const angle = i => Math.PI * ((2 * i - 1) / n - 0.5), found = [], paths = [];
   for (let i = 0; i < n; i++) {
@@ -372,13 +372,6 @@ function drawRing(svg, step) {
       label(call, call.sends[0].bytes)]);
   }
   return found;
-}
-
-function canvas(svg, width, height) {
-  svg.setAttribute("class", "arcs");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.style.width = `${width}px`;
-  svg.style.height = `${height}px`;
 }
 
 function label(call, bytes) {  // the value, if it is one and short
@@ -424,7 +417,7 @@ function counter(a, b, agreed) {
 }
 
 function has(lane, event, field) {
-  const line = film.lines[event.line - 1]?.[0], where = line ? ` (${line})` : "";
+  const line = film.lines[event.line - 1], where = line ? ` (${line})` : "";
   const [, count] = event.counters.find(([name]) => name === field) ?? [];
   if (count) return `${lane.name}: ${field} = ${count} at ${event.text}${where}`;
   if (field === "before" || field === "after")
@@ -438,12 +431,11 @@ function earliest(pairs) {
   return found.sort((a, b) => a.pass - b.pass || a.step - b.step)[0];
 }
 
-function compare(pairs) {
-  const found = earliest(pairs), what = kept ? "difference" : "difference in calls";
-  $("answer").textContent = found ? `First ${what}, at step ${found.step}: ${found.text}` : `No ${kept ? "difference in calls and values" : what}.`;
-  for (const lane of found?.pair ?? []) shown.add(lane.number);
+function show(found) {
+  $("answer").textContent = `First difference${kept ? "" : " in calls"}, at step ${found.step}: ${found.text}`;
+  for (const lane of found.pair) shown.add(lane.number);
   chips();
-  stepTo(found?.step ?? now);
+  stepTo(found.step);
 }
 
 function chips() {
@@ -463,25 +455,22 @@ function chips() {
 
 let now = failed ? steps : 1, timer = 0;
 
-function go(step) {
-  const before = now;
+function go(step, moves = step === now + 1) {
   now = Math.max(1, Math.min(steps, step));
   $("slider").value = now;
   $("slider").setAttribute("aria-valuetext", `step ${now} of ${steps}: ${film.captions[now - 1]}`);
   $("step").textContent = `step ${now} of ${steps}`;
   $("caption").textContent = film.captions[now - 1] || "The ranks compute.";
-  $("jump").value = now;
   $("cursor").setAttribute("x", LEFT + (now - 1) * column);
-  for (const [id, there] of [["first", 1], ["back", 1], ["next", steps], ["last", steps]])
-    $(id).setAttribute("aria-disabled", now === there);  // `disabled` would take the focus away
+  for (const [id, there] of [["back", 1], ["next", steps]]) $(id).setAttribute("aria-disabled", now === there);
   showCode(now);
-  showRanks(now, now === before + 1);
+  showRanks(now, moves);
 }
 
 function play(on) {
   clearInterval(timer);
-  timer = on ? setInterval(() => now < steps ? go(now + 1) : play(false), 1000) : 0;
-  if (on) go(now === steps ? 1 : now);
+  timer = on ? setInterval(() => now < steps ? go(now + 1) : play(false), 1200) : 0;
+  if (on) go(now === steps ? 1 : now, true);
   $("play").classList.toggle("playing", on);
   $("play").setAttribute("aria-label", on ? "Pause" : "Play");
 }
@@ -495,7 +484,7 @@ const KEYS = {ArrowLeft: () => stepTo(now - 1), ArrowRight: () => stepTo(now + 1
   End: () => stepTo(steps), " ": () => play(!timer)};
 
 document.addEventListener("keydown", event => {
-  const typing = event.target.closest("select, input") || event.key === " " && event.target.closest("button");
+  const typing = event.target.closest("input") || event.key === " " && event.target.closest("button");
   if (typing || !KEYS[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   KEYS[event.key]();
@@ -550,10 +539,10 @@ function showFailure() {
   const [headline, ...more] = film.failure.split("\n"), next = more.filter(line => line.startsWith("Next:"));
   $("failure").append(make("b", {}, ...withCode(headline.slice(0, 1).toUpperCase() + headline.slice(1))),
     ...next.map(line => make("span", {}, ...withCode(line))));
-  const pairs = alike(), found = earliest(pairs);
+  const found = earliest(alike());
   if (!found) return;
   const button = make("button", {}, `Step ${found.step}: where ranks first differ`);
-  button.onclick = () => compare(pairs);
+  button.onclick = () => show(found);
   $("failure").append(button);
 }
 
@@ -565,22 +554,10 @@ function begin() {
   } catch { /* the same */ }
   $("slider").max = steps;
   $("slider").oninput = () => stepTo(Number($("slider").value));
-  film.captions.forEach((caption, i) => {
-    $("jump").append(make("option", {value: i + 1}, `${i + 1} · ${caption}`));
-  });
-  $("jump").onchange = () => stepTo(Number($("jump").value));
-  $("first").onclick = () => stepTo(1);
   $("back").onclick = () => stepTo(now - 1);
   $("next").onclick = () => stepTo(now + 1);
-  $("last").onclick = () => stepTo(steps);
   $("play").onclick = () => play(!timer);
   for (const button of document.querySelectorAll(".buttons button")) button.setAttribute("aria-label", button.title);
-  for (const id of ["one", "other"])
-    $(id).append(...lanes.map(lane => make("option", {value: lane.number}, lane.name)));
-  const calls = lane => lane.events.map(event => event.text + event.tensors).join();
-  $("other").value = Math.max(1, lanes.findIndex(lane => calls(lane) !== calls(lanes[0])));
-  $("differ").onclick = () => compare([[lanes[$("one").value], lanes[$("other").value]]]);
-  $("compare").hidden = lanes.length < 2;
   $("title").textContent = `Replay of ${lanes.length} rank${lanes.length > 1 ? "s" : ""}, in ${steps} steps`;
   $("failure").hidden = !failed;
   if (failed) showFailure();
