@@ -5,7 +5,7 @@ diagrams: drawings of the algorithms, from numbers and without a run
 """
 
 from .comm import plot_comm
-from .comparison import compare, compare_memory
+from .comparison import compare_memory
 from .curves import curve
 from .diagrams.pipeline import plot_schedule
 from .diagrams.ranks import plot_mesh, plot_ranks
@@ -23,7 +23,7 @@ from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
+    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare_memory", "curve", "plot_buckets",
     "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule",
     "plot_shards", "plot_swap", "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
 ]  # fmt: skip

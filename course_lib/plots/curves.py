@@ -47,10 +47,8 @@ def curve(
     draw_curves(canvas, lines, xs, xlabel, ylabel, log, marks or {})
     text = "\n".join(f"{name}: {', '.join(f'{value:.4g}' for value in values)}" for name, values in lines.items())
     ends = "; ".join(f"{name}: from {values[0]:.4g} to {values[-1]:.4g}" for name, values in lines.items())
-    close = all(max(at) - min(at) <= 1e-4 * max(map(abs, at)) for at in zip(*lines.values(), strict=True))
-    same = " All lines lie on each other." if len(lines) > 1 and close else ""
     marked = "".join(f" {name.capitalize()} at {at:g}." for name, at in (marks or {}).items())
-    caption = f"The {ylabel} by {xlabel}, from {xs[0]:g} to {xs[-1]:g}. {ends}.{same}{marked}"
+    caption = f"The {ylabel} by {xlabel}, from {xs[0]:g} to {xs[-1]:g}. {ends}.{marked}"
     return canvas.picture(caption, f"{xlabel}: {', '.join(f'{at:g}' for at in xs)}\n{text}")
 
 

@@ -37,8 +37,8 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
         memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
             held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
             `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marked`, labels with their
-            seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such moment. Eight panels
-            are drawn; the text has all.
+            seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such moment with
+            `holdings`. Eight panels are drawn; the text has all.
         titles: a title for each rank, instead of its number.
 
     Raises:
@@ -169,9 +169,25 @@ def _caption(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> st
         sentence = f"Every rank holds {peak} at its peak. On {name}: {parts}."
     else:
         sentence = f"{'Every' if len(memories) > 1 else 'The'} rank holds {peak} at its peak: {parts}."
+    sentence += made_other(most.at_peak)
     if len(panels) > MOST_PANELS:
         sentence += f" The figure shows the first {MOST_PANELS} of {len(panels)} different ranks."
     return sentence
+
+
+def made_other(peak: Any) -> str:
+    """Return a sentence that names most of “other”, if that is the largest category; else nothing."""
+    made = [holding for holding in peak.holdings if holding.category == "other"] if _largest(peak) == "other" else []
+    if not made:
+        return ""
+    most = max(made, key=attrgetter("total_bytes"))
+    times, where = f"{most.count} x " * (most.count > 1), f" at {most.line}" if most.line else ""
+    return f" Most of “other”: {times}{most.layout}, made by {most.operator}{where}, {size(most.total_bytes)}."
+
+
+def _largest(peak: Any) -> str:
+    held: Mapping[str, int] = peak.by_category
+    return max(held, key=held.__getitem__)
 
 
 def _lines(title: str, memories: Sequence[Any]) -> list[str]:

@@ -169,11 +169,21 @@ class Run(Sequence[Any]):
 
         return plot_comm(self.comm_matrix)
 
-    def plot_timeline(self) -> Picture:
-        """Plot what each rank did and when."""
+    def plot_timeline(self, after: str = "") -> Picture:
+        """Plot what each rank did and when: all of the run, or, after the first mark `after`, up to the next of its name.
+
+        Raises:
+            CourseError: no rank has such a mark.
+        """
         from ..plots import plot_timeline
 
-        return plot_timeline(self.timeline)
+        if not after:
+            return plot_timeline(self.timeline)
+        marks = [[seconds for label, seconds in rank.marked if label == after] for rank in self.memory]
+        if not all(marks):
+            raise CourseError(f"plot_timeline({after!r}): a rank has no such mark. Give the label of a mark.")
+        ends = [theirs[1] if len(theirs) > 1 else line.end for theirs, line in zip(marks, self.timeline, strict=True)]
+        return plot_timeline(self.timeline, (min(theirs[0] for theirs in marks), max(ends)))
 
     def plot_shards(self) -> Picture:
         """Plot which rank holds which slice of each tensor. Each rank must return (name, numel, start, stop) of its

@@ -46,7 +46,7 @@ def _memory(held: Sequence[int]) -> Any:
         SimpleNamespace(seconds=0.0, deltas={"other": after - before}, highest_bytes=max(before, after))
         for before, after in pairwise([0, *held])
     ]
-    peak = SimpleNamespace(by_category=most)
+    peak = SimpleNamespace(by_category=most, holdings=())
     return SimpleNamespace(timeline=changes, peak_bytes=max(held), at_peak=peak, by_category=end, marked=(), marks={})
 
 
