@@ -16,6 +16,10 @@ THEMED = "".join(
 )
 """Style for nbconvert's pages, which name their theme and set no color-scheme. JupyterLab, which does, may drop it."""
 
+LEAST = "640px"  # narrower, the smallest letters would have fewer than 9 pixels
+WIDE = "overflow-x: auto; padding-right: 24px; mask-image: linear-gradient(to left, transparent, black 24px)"
+"""Style of a figure on a narrow page, which scrolls: where there is more to the right, it fades out."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Picture:
@@ -38,7 +42,7 @@ class Picture:
     def html(self) -> str:
         """The figure with its caption, and its text to unfold."""
         return (
-            f'<style>{THEMED}</style><figure style="margin: 0.5em 0">{self.image}'
+            f'<style>{THEMED}</style><figure style="margin: 0.5em 0"><div style="{WIDE}">{self.image}</div>'
             f'<figcaption style="max-width: 44em; margin: 0.4em 0">{escape(self.caption)}</figcaption>'
             f"<details><summary>The figure as text</summary><pre>{escape(self.text)}</pre></details></figure>"
         )
@@ -48,7 +52,7 @@ class Picture:
         """The figure as an `<img>`, whose size is known before it is drawn, so that the page does not jump."""
         root, data = ET.fromstring(self.svg).attrib, base64.b64encode(self.svg.encode()).decode()
         ratio = " / ".join(root["viewBox"].split()[2:])
-        style = f"width: {root['width']}; aspect-ratio: {ratio}; max-width: 100%"
+        style = f"width: {root['width']}; aspect-ratio: {ratio}; max-width: 100%; min-width: {LEAST}"
         return f'<img alt="{escape(self.caption)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

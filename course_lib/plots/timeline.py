@@ -13,7 +13,6 @@ from .picture import Picture
 LEFT = 60
 STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": STALLED}
 """The activities of a rank, with their colours."""
-FLIGHT = "bytes in flight"
 
 
 def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None = None) -> Picture:
@@ -29,7 +28,7 @@ def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None 
     """
     start, end = between or (0.0, max(timeline.end for timeline in timelines))
     canvas = Canvas()
-    canvas.legend([*STATES.items(), (FLIGHT, MOVING)], narrow=(FLIGHT,))
+    canvas.legend([*STATES.items(), ("bytes in flight", MOVING)])
     canvas.y += 4
     scale = (WIDTH - LEFT) / (end - start or 1)
     for timeline in timelines:
