@@ -101,6 +101,8 @@ class Change:
     seconds: float
     deltas: dict[str, int]
     highest_bytes: int
+    operator: str = "mm"
+    line: None = None
 
 
 class Memory:
@@ -170,7 +172,7 @@ def texts(svg):
 
 def image(html):
     """The alternative text and the SVG of the one image in `html`."""
-    ((caption, data),) = re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/svg\+xml;base64,([^"]*)">', html)
+    ((caption, data),) = re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/svg\+xml;base64,([^"]*)"', html)
     return unescape(caption), b64decode(data).decode()
 
 
