@@ -67,7 +67,10 @@ def _followed(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> d
     for title, (rank, *_) in list(panels.items())[:MOST_PANELS]:
         timeline = memories[rank].timeline
         changes = [(place.highest, timeline[place.number]) for place in places(timeline)] if timeline else []
-        words = ((held, f"{one.operator}, {one.line}: {one.line.source}" if one.line else one.operator) for held, one in changes)
+        words = (
+            (held, f"{one.operator}, {one.line}: {one.line.source}" if one.line else one.operator)
+            for held, one in changes
+        )
         found[title] = [[held, labels.setdefault(label, len(labels))] for held, label in words]
     return {"labels": [*labels], "panels": {title: theirs for title, theirs in found.items() if theirs}}
 
