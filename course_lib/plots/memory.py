@@ -37,8 +37,8 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
         memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
             held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
             `CATEGORIES`), `operator`, `line`, and `highest_bytes`, the most held since the change before; `marked`,
-            labels with their seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such moment with
-            `holdings`. Eight panels are drawn; the text has all.
+            labels with their seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such
+            moment with `holdings`. Eight panels are drawn; the text has all.
         titles: a title for each rank, instead of its number.
 
     Raises:
@@ -65,14 +65,14 @@ def _followed(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> d
     labels: dict[str, int] = {}
     found = {}
     for title, (rank, *_) in list(panels.items())[:MOST_PANELS]:
-        timeline = memories[rank].timeline
-        changes = [(place.highest, timeline[place.number]) for place in places(timeline)] if timeline else []
-        words = (
-            (held, f"{one.operator}, {one.line}: {one.line.source}" if one.line else one.operator)
-            for held, one in changes
-        )
-        found[title] = [[held, labels.setdefault(label, len(labels))] for held, label in words]
-    return {"labels": [*labels], "panels": {title: theirs for title, theirs in found.items() if theirs}}
+        if timeline := memories[rank].timeline:
+            shown = ((place.highest, _made_by(timeline[place.number])) for place in places(timeline))
+            found[title] = [[held, labels.setdefault(label, len(labels))] for held, label in shown]
+    return {"labels": [*labels], "panels": found}
+
+
+def _made_by(change: Any) -> str:
+    return f"{change.operator}, {change.line}: {change.line.source}" if change.line else str(change.operator)
 
 
 def folded(memories: Sequence[Any], titles: Sequence[str] | None) -> dict[str, list[int]]:
@@ -192,17 +192,12 @@ def _caption(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> st
 
 def made_other(peak: Any) -> str:
     """Return a sentence that names most of “other”, if that is the largest category; else nothing."""
-    made = [holding for holding in peak.holdings if holding.category == "other"] if _largest(peak) == "other" else []
-    if not made:
+    made = [holding for holding in peak.holdings if holding.category == "other"]
+    if not made or max(peak.by_category, key=peak.by_category.get) != "other":
         return ""
     most = max(made, key=attrgetter("total_bytes"))
-    times, where = f"{most.count} x " * (most.count > 1), f" at {most.line}" if most.line else ""
-    return f" Most of “other”: {times}{most.layout}, made by {most.operator}{where}, {size(most.total_bytes)}."
-
-
-def _largest(peak: Any) -> str:
-    held: Mapping[str, int] = peak.by_category
-    return max(held, key=held.__getitem__)
+    times = f"{most.count} x " * (most.count > 1)
+    return f" Most of “other”: {times}{most.layout}, made by {_made_by(most)}, {size(most.total_bytes)}."
 
 
 def _lines(title: str, memories: Sequence[Any]) -> list[str]:

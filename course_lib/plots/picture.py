@@ -21,7 +21,6 @@ THEMED = "".join(
 LEAST = "640px"  # narrower, the smallest letters would have fewer than 9 pixels
 WIDE = "overflow-x: auto; padding-right: 24px; mask-image: linear-gradient(to left, transparent, black 24px)"
 """Style of a figure on a narrow page, which scrolls: where there is more to the right, it fades out."""
-_CURSOR = (files(__package__) / "cursor.js").read_text("utf-8")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -61,9 +60,10 @@ class Picture:
         image = f'<img alt="{escape(self.caption)}" style="{style}" src="data:image/svg+xml;base64,{data}"'
         if self.places is None:
             return f"{image}>"
+        cursor = escape((files(__package__) / "cursor.js").read_text("utf-8"))
         places = escape(json.dumps(self.places, separators=(",", ":")))
         box = "position: relative; width: fit-content; max-width: 784px"
-        return f'<div style="{box}">{image} data-places="{places}" onload="{escape(_CURSOR)}"></div>'
+        return f'<div style="{box}">{image} data-places="{places}" onload="{cursor}"></div>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}

@@ -102,7 +102,7 @@ def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
 
 @cache
 def of_the_course() -> dict[str, dict[str, float]]:
-    """Measure the course's own stages, once in a kernel. Their seconds are left out: they are not those of a lesson's cell."""
+    """Measure the course's own stages, once in a kernel, without their seconds, which no cell of a lesson took."""
     rows = {name: measures(World(4, backend="simulated").run(_train, stage)) for name, stage in STAGES.items()}
     return {name: {column: row[column] for column in row if column != "seconds"} for name, row in rows.items()}
 

@@ -125,7 +125,10 @@ class Run(Sequence[Any]):
         return slowest(self.timeline)
 
     def replay(self, *, memory: bool = True) -> Replay:
-        """Return the run as a film: step by step, what every rank held (unless `memory` is False), sent and waited for."""
+        """Return the run as a film: step by step, what every rank held, sent and waited for.
+
+        With `memory=False`, the film leaves out what they held.
+        """
         return Replay(film(tuple(self.calls), tuple(self._memory), self._ends, self._ranks, show_memory=memory))
 
     @property
@@ -170,7 +173,7 @@ class Run(Sequence[Any]):
         return plot_comm(self.comm_matrix)
 
     def plot_timeline(self, after: str = "") -> Picture:
-        """Plot what each rank did and when: all of the run, or, after the first mark `after`, up to the next of its name.
+        """Plot what each rank did and when: in the whole run, or from the first mark `after` to the next of its name.
 
         Raises:
             CourseError: no rank has such a mark.
@@ -183,7 +186,7 @@ class Run(Sequence[Any]):
         if not all(marks):
             raise CourseError(f"plot_timeline({after!r}): a rank has no such mark. Give the label of a mark.")
         ends = [theirs[1] if len(theirs) > 1 else line.end for theirs, line in zip(marks, self.timeline, strict=True)]
-        return plot_timeline(self.timeline, (min(theirs[0] for theirs in marks), max(ends)))
+        return plot_timeline(self.timeline, between=(min(theirs[0] for theirs in marks), max(ends)))
 
     def plot_shards(self) -> Picture:
         """Plot which rank holds which slice of each tensor. Each rank must return (name, numel, start, stop) of its

@@ -169,8 +169,11 @@ def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
 
 
 def _follow_chunks(lanes: Sequence[Sequence[Event]]) -> None:
-    """Number the chunks that messages carry: a rank passes on what has come first, but never back to where it came
-    from. If nothing has come to pass on, its message is a chunk of its own."""
+    """Give each message the number of its chunk.
+
+    A rank passes on what has come first, and never back to where it came from. If nothing has come that it can pass on,
+    its message begins a new chunk.
+    """
     arrived: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by lane: step, sender, and number of the chunk
     chunks: dict[int, int] = {}  # by match
     sends = [(lane, event) for lane, events in enumerate(lanes) for event in events if event.op == "send"]
