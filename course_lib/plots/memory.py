@@ -72,6 +72,7 @@ def _followed(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> d
 
 
 def _made_by(change: Any) -> str:
+    """Return the operator of a change, and the learner's line if it is known."""
     return f"{change.operator}, {change.line}: {change.line.source}" if change.line else str(change.operator)
 
 
@@ -196,8 +197,8 @@ def made_other(peak: Any) -> str:
     if not made or max(peak.by_category, key=peak.by_category.get) != "other":
         return ""
     most = max(made, key=attrgetter("total_bytes"))
-    times = f"{most.count} x " * (most.count > 1)
-    return f" Most of “other”: {times}{most.layout}, made by {_made_by(most)}, {size(most.total_bytes)}."
+    times, where = f"{most.count} x " * (most.count > 1), f" at {most.line}" if most.line else ""
+    return f" Most of “other”: {times}{most.layout}, made by {most.operator}{where}, {size(most.total_bytes)}."
 
 
 def _lines(title: str, memories: Sequence[Any]) -> list[str]:

@@ -368,8 +368,8 @@ function drawRing(svg, width, step) {
     draw(svg, "text", {class: "name", x: left, y: top - 18}, lane.name);
     const from = (lane.number + n - 1) % n, call = lanes[from].events.findLast(
       event => event.op === "send" && event.done && event.done <= step);
-    if (call) found.push([paths[from], call, end ? end.tensors.replace(/^tensor\((.*)\)$/, "$1").slice(0, 14) :
-      label(call, call.sends[0].bytes)]);
+    const result = end ? end.tensors.replace(/^tensor\((.*)\)$/, "$1") : "";
+    if (call) found.push([paths[from], call, result && result.length <= 16 ? result : label(call, call.sends[0].bytes)]);
   }
   return found;
 }
@@ -379,9 +379,7 @@ function label(call, bytes) {  // the value, if it is one and short
   return value && value.length <= 14 ? value : inBytes(bytes);
 }
 
-const still = matchMedia("(prefers-reduced-motion: reduce)");
-
-// Put a label at the end of a path, to which it slides if it moves.
+// Put a label at the end of a path, to which it slides if it moves and the reader does not mind.
 function travel(svg, path, call, text, moves) {
   const chip = draw(svg, "g", {class: `chip ${tint(call)}`}), width = Math.max(16, text.length * 7.5 + 10);
   draw(chip, "rect", {x: -width / 2, y: -10, width, height: 20, rx: 4});
@@ -389,7 +387,8 @@ function travel(svg, path, call, text, moves) {
   const frames = Array.from({length: 25}, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 24))
     .map(({x, y}) => ({transform: `translate(${x}px, ${y}px)`}));
   chip.style.transform = frames.at(-1).transform;
-  if (moves && !still.matches) chip.animate(frames, {duration: 600, easing: "ease-in-out"});
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (moves && !still) chip.animate(frames, {duration: 600, easing: "ease-in-out"});
 }
 
 // -- comparing --------------------------------------------------------------------------------------------------------
