@@ -52,8 +52,8 @@ def _held(name: str, run: Any, at: str | None) -> Mapping[str, int]:
 
 def draw_bars(canvas: Canvas, held: Mapping[str, Mapping[str, int]]) -> None:
     """Draw a bar of categories for each name, and move `canvas.y` below them."""
-    left = max(map(text_width, held)) + 10
-    scale = (WIDTH - left - 70) / max(1, *(sum(parts.values()) for parts in held.values()))
+    left = max(map(text_width, held)) + 90  # the totals stand left of the bars: a phone shows them
+    scale = (WIDTH - left) / max(1, *(sum(parts.values()) for parts in held.values()))
     used = [name for name in CATEGORIES if any(parts.get(name) for parts in held.values())]
     canvas.legend((name, CATEGORIES[name]) for name in used)
     canvas.y += 6
@@ -64,5 +64,5 @@ def draw_bars(canvas: Canvas, held: Mapping[str, Mapping[str, int]]) -> None:
             if width := parts.get(category, 0) * scale:
                 canvas.block(x, canvas.y, width - 1, BAR, CATEGORIES[category], size(parts[category]))
                 x += width
-        canvas.text(x + 5, canvas.y + 16, size(sum(parts.values())), font_weight="bold")
+        canvas.text(left - 8, canvas.y + 16, size(sum(parts.values())), "end", font_weight="bold")
         canvas.y += BAR + 8

@@ -16,8 +16,8 @@ from .picture import Picture
 
 MOST_PANELS, MOST_PLACES = 8, 400
 """Panels, and positions in a panel. Of the changes that share a position, the highest is drawn."""
-LEFT, HEIGHT, ABOVE, PEAK = 70, 110, 34, 96
-"""Pixels to the left of a panel, of the highest peak, above it for names of phases, and of the words at the peak."""
+LEFT, HEIGHT, ABOVE = 70, 110, 34
+"""Pixels to the left of a panel, of the highest peak, and above it for names of phases."""
 
 
 class Place(NamedTuple):
@@ -53,6 +53,8 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
     canvas.legend((name, colour) for name, colour in CATEGORIES.items() if name in used)
     for title, ranks in list(panels.items())[:MOST_PANELS]:
         canvas.title(title)
+        peak = f"peak {size(memories[ranks[0]].peak_bytes)}"
+        canvas.text(12 + 1.1 * text_width(title), canvas.y - 5, peak)  # on the left, where a phone shows it
         _draw_panel(canvas, memories[ranks[0]], highest)
     canvas.y += 12
     canvas.text(WIDTH, canvas.y, "allocations and frees, in order →", "end", **NOTE)
@@ -124,7 +126,6 @@ def _draw_panel(canvas: Canvas, memory: Any, highest: int) -> None:
     canvas.add("path", d=edge, stroke=INK, fill="none", stroke_width=0.8)
     y = foot - memory.peak_bytes * scale
     canvas.line(LEFT, y, WIDTH, y, INK, stroke_dasharray="4 3", stroke_width=0.8)
-    canvas.text(WIDTH - 4, y - 4, f"peak {size(memory.peak_bytes)}", "end", font_weight="bold", **SMALL)
     canvas.y = foot + 4
 
 
@@ -149,7 +150,7 @@ def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float)
     phases = [(label, left, right) for (_, left), (label, right) in pairwise(marks)]
     for _, left, right in phases[::2]:
         canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
-    taken: dict[int, list[tuple[float, float]]] = {26: [(WIDTH - PEAK, WIDTH)], 12: []}
+    taken: dict[int, list[tuple[float, float]]] = {26: [], 12: []}
     for label, left, right in sorted(phases, key=lambda phase: phase[1] - phase[2]):  # the widest area first
         name = label.removeprefix("after ").removesuffix("()")
         width = text_width(name, 11)
