@@ -8,8 +8,7 @@ from ..picture import Picture
 
 STATES = ("parameters", "gradients", "optimizer")
 NAMES = ("data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-LEFT, TOTAL, TALL, LEAST = 200, 96, 70, 12
-"""Pixels to the left of the ranks, and of the totals; of a stage; of the narrowest band."""
+LEFT, RIGHT, TALL, LEAST = 110, 170, 70, 12
 
 
 def plot_zero(params: Any = None, *, model: Any = None, world_size: int, **given: Any) -> Picture:
@@ -26,14 +25,14 @@ def plot_zero(params: Any = None, *, model: Any = None, world_size: int, **given
     held = [{state: planned.moments["optimizer step"][state] for state in STATES} for planned in plans]
     canvas = Canvas()
     ranks = list(range(world_size)) if world_size <= 4 else [0, 1, world_size - 1]
-    column = (WIDTH - LEFT) / len(ranks)
+    column = (WIDTH - LEFT - RIGHT) / len(ranks)
     canvas.legend(((state, CATEGORIES[state]) for state in STATES), LEFT)
     canvas.y += 14
     for at, rank in enumerate(ranks):
         canvas.text(LEFT + (at + 0.5) * column - 8, canvas.y, f"rank {rank}", "middle", fill=FAINT)
     if world_size > 4:
         canvas.text(LEFT + 2 * column - 8, canvas.y, "…", "middle", fill=FAINT)
-    canvas.text(TOTAL, canvas.y, "on each rank", fill=FAINT)
+    canvas.text(WIDTH - RIGHT, canvas.y, "bytes on each rank", fill=FAINT)
     canvas.y += 8
     for stage, states in enumerate(held):
         for at, rank in enumerate(ranks):
@@ -69,9 +68,9 @@ def _draw_total(canvas: Canvas, stage: int, held: dict[str, int], whole: dict[st
     total, most = sum(held.values()), sum(whole.values())
     canvas.text(0, canvas.y + 22, f"stage {stage}", font_weight="bold")
     canvas.text(0, canvas.y + 38, NAMES[stage], **SMALL)
-    canvas.text(TOTAL, canvas.y + 28, size(total), font_size=18, font_weight="bold")
-    canvas.rect(TOTAL, canvas.y + 38, (LEFT - TOTAL - 16) * total / most, 8, COMPUTE)
-    canvas.line(TOTAL, canvas.y + 34, TOTAL, canvas.y + 50, INK)
+    canvas.text(WIDTH - RIGHT, canvas.y + 28, size(total), font_size=18, font_weight="bold")
+    canvas.rect(WIDTH - RIGHT, canvas.y + 38, RIGHT * total / most, 8, COMPUTE)
+    canvas.line(WIDTH - RIGHT, canvas.y + 34, WIDTH - RIGHT, canvas.y + 50, INK)
 
 
 def _line(stage: int, held: dict[str, int]) -> str:
