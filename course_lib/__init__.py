@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .exercises import incident
     from .meter import cuda_snapshot, mark
     from .planner import plan
-    from .plots import compare, compare_memory, curve, report, table
+    from .plots import compare_memory, curve, report, table
     from .widgets import choose_world, course_map, exercise, my_results, predict, quiz, scoreboard, show_planner
     from .world import RankError, Run, World
 
 __all__ = [
-    "CourseError", "CourseWarning", "RankError", "Run", "TinyGPT", "World", "batch", "choose_world", "compare",
+    "CourseError", "CourseWarning", "RankError", "Run", "TinyGPT", "World", "batch", "choose_world",
     "compare_memory", "course_map", "cuda_snapshot", "curve", "digits", "exercise", "exercises", "incident", "mark",
     "my_results", "parallel", "plan", "planner", "plots", "predict", "production", "quiz", "quizzes", "report",
     "scoreboard", "show_planner", "table", "text", "zero",
@@ -37,7 +37,7 @@ _NAMES = {
     "exercises": ("incident",),
     "meter": ("cuda_snapshot", "mark"),
     "planner": ("plan",),
-    "plots": ("compare", "compare_memory", "curve", "report", "table"),
+    "plots": ("compare_memory", "curve", "report", "table"),
     "widgets": (
         "choose_world",
         "course_map",

@@ -11,17 +11,19 @@ from tests.browser.conftest import CHROMIUM_FLAGS, NOTEBOOKS, find_chromium
 
 FILM = Path(__file__).with_name("film.png")
 LESSON, CELL = "01-ranks-and-collectives.ipynb", "run-replay-the-ring"
-SCREEN = {"width": 840, "height": 500}  # CSS pixels; GitHub shows a README about 840 wide
+SCREEN = {"width": 840, "height": 376}  # CSS pixels; GitHub shows a README about 840 wide
 STYLE = """
-    html { padding: 8px } .bar, .legend, #code, #notes, .quiet, .line:has(span) { display: none !important }
+    html { padding: 8px } .bar, .legend, #code, #notes, .card, h1 { display: none !important } .scene { display: block }
     * { transition: none !important }
 """
 OUTSIDE = "body { margin: 0 } details { display: none }"
-STEP_MS, LAST_MS = 1_600, 4_000
+MOVING, MOVE_MS, STEP_MS, LAST_MS = 10, 60, 1_600, 4_000
+"""Pictures of a move, milliseconds of each, of a step, and of the last step."""
+SEEK = "at => document.getAnimations().forEach(move => { move.pause(); move.currentTime = at; })"
 
 
-def shoot() -> list[Image.Image]:
-    """Return a picture of each step of the replay that is saved in the lesson."""
+def shoot() -> tuple[list[Image.Image], list[int]]:
+    """Return pictures of the replay that is saved in the lesson, and for how many milliseconds each is shown."""
     cells = nbformat.read(NOTEBOOKS / LESSON, as_version=4).cells
     (output,) = next(cell for cell in cells if cell.id == CELL).outputs
     with sync_playwright() as playwright:
@@ -31,16 +33,19 @@ def shoot() -> list[Image.Image]:
         page.add_style_tag(content=OUTSIDE)
         film = page.frames[1]
         film.add_style_tag(content=STYLE)
-        pictures = [page.screenshot()]
-        for _ in range(film.evaluate("document.getElementById('slider').max - 1")):
-            film.evaluate("document.getElementById('next').click()")
-            pictures.append(page.screenshot())
+        pictures, durations = [], []
+        for step in range(1, 1 + film.evaluate("steps")):
+            film.evaluate("step => go(step, true)", step)
+            count = MOVING if film.evaluate("document.getAnimations().length") else 1
+            for number in range(1, 1 + count):
+                film.evaluate(SEEK, 600 * number / count - 1)
+                pictures.append(page.screenshot())
+            durations += [*[MOVE_MS] * (count - 1), STEP_MS]
         chromium.close()
-    return [Image.open(io.BytesIO(picture)).convert("P") for picture in pictures]
+    return [Image.open(io.BytesIO(picture)).convert("P") for picture in pictures], [*durations[:-1], LAST_MS]
 
 
 if __name__ == "__main__":
-    first, *others = shoot()
-    durations = [*[STEP_MS] * len(others), LAST_MS]
+    (first, *others), durations = shoot()
     first.save(FILM, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
-    print(f"{FILM}: {1 + len(others)} steps, {FILM.stat().st_size / 1000:.0f} kB")
+    print(f"{FILM}: {len(durations)} pictures, {FILM.stat().st_size / 1000:.0f} kB")

@@ -34,6 +34,7 @@ KEPT = {
     "Settings(compiled)": "published runs have it, as a column",
     "Settings(model_chunks)": "published runs have it, as a column",
     "Settings(pipeline_stage)": "the planner sets it, to plan the last stage of a pipeline",
+    "plot_timeline(between)": "lessons pass `after` to a run's method of this name, which passes it",
     "course lab --notebooks": "the author of a lesson opens it so, and so do the tests in the browser",
 }
 """What stays although nobody names it yet, with the reason."""

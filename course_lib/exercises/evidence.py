@@ -17,6 +17,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import torch.distributed as dist
@@ -30,7 +31,9 @@ from .checking.diagnose import known_mistake
 from .checking.observe import Trial, observe, recall
 from .form.declaration import Solution
 from .registry import get
+from .shown import PRE, Diagnosis, calls, logs
 
+TITLES = ("Logs", "Flight recorder: each rank's last calls", "Program")
 LAST_CALLS = 4
 """The number of calls of each rank that the flight recorder's table shows."""
 
@@ -77,8 +80,14 @@ class Incident:
         return self._run(self._exercise.reference)
 
     def __repr__(self) -> str:
-        parts = {"Logs": self.logs, "Flight recorder: each rank's last calls": self.last_calls, "Program": self.program}
+        parts = dict(zip(TITLES, (self.logs, self.last_calls, self.program), strict=True))
         return "\n\n".join(f"{title}\n{textwrap.indent(text, '  ')}" for title, text in parts.items() if text)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._call_rows
+        shown = (logs(self.logs), calls(head, rows) if rows else "", f'<pre style="{PRE}">{escape(self.program)}</pre>')
+        parts = zip(TITLES, (self.logs, rows, self.program), shown, strict=True)
+        return "".join(f"<h4>{title}</h4>{html}" for title, content, html in parts if content)
 
     @property
     def logs(self) -> str:
@@ -95,12 +104,17 @@ class Incident:
         """The last calls of each rank as a table; empty if no rank failed."""
         if self.error is None:
             return ""
-        rows: list[tuple[str, ...]] = [("rank", "seq", "call", "tensors", "state", "line")]
-        for rank, calls in enumerate(self.error.calls):
-            rows += [(str(rank), *row) for row in list(_rows(calls))[-LAST_CALLS:]]
+        rows = self._call_rows
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
         return "\n".join(map(str.rstrip, lines))
+
+    @property
+    def _call_rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("rank", "seq", "call", "tensors", "state", "line")]
+        for rank, theirs in enumerate(self.error.calls if self.error else ()):
+            rows += [(str(rank), *row) for row in list(_rows(theirs))[-LAST_CALLS:]]
+        return rows
 
     def answer(self, question: str) -> str | float:
         """Return the answer to a prediction of the lesson. Raises CourseError if there is no such prediction."""
@@ -109,19 +123,18 @@ class Incident:
             raise CourseError(f"answer({question!r}): no such prediction. Give one of {', '.join(map(repr, answers))}.")
         return answers[question]
 
-    def diagnosis(self) -> None:
-        """Print what the course reports: why the run failed, or how its results differ from the right ones."""
+    def diagnosis(self) -> Diagnosis:
+        """Return what the course reports: why the run failed, or how its results differ from the right ones."""
         if self.error is not None:
-            print(self.error)
-            return
+            return Diagnosis(str(self.error))
         expected = recall(self._exercise, self._exercise.reference, self._case)
         yours = observe(self._exercise, self._program, self._case)
         trial = Trial(exercise=self._exercise, case=self._case, expected=expected, yours=yours)
         report = "\n".join(map(str, [*findings(trial), *(self.run.warnings if self.run else ())]))
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
-        print(re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report))
-        if mistake := known_mistake(self._exercise, [self._case], lambda case: trial):
-            print(f"Known: {mistake.message}")
+        report = re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report)
+        mistake = known_mistake(self._exercise, [self._case], lambda case: trial)
+        return Diagnosis(f"{report}\nKnown: {mistake.message}" if mistake else report)
 
     def replay(self) -> Any:
         """Return the run as a film: what every rank called, and where it stood."""

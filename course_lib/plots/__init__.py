@@ -6,7 +6,7 @@ moving: drawings of them that a reader moves
 """
 
 from .comm import plot_comm
-from .comparison import compare, compare_memory
+from .comparison import compare_memory
 from .curves import curve
 from .diagrams.pipeline import plot_schedule
 from .diagrams.ranks import plot_mesh, plot_ranks
@@ -27,8 +27,8 @@ from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "move_cuts",
-    "move_schedules", "move_sequence", "move_units", "move_zero", "plot_buckets", "plot_comm", "plot_flat",
-    "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule", "plot_shards", "plot_swap",
-    "plot_timeline", "plot_validation", "report", "table",
+    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare_memory", "curve", "move_cuts", "move_schedules",
+    "move_sequence", "move_units", "move_zero", "plot_buckets", "plot_comm", "plot_flat", "plot_memory", "plot_mesh",
+    "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule", "plot_shards", "plot_swap", "plot_timeline",
+    "plot_validation", "report", "table",
 ]  # fmt: skip

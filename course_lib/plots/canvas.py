@@ -3,7 +3,7 @@
 Colours are of three kinds, and no figure uses one kind for another:
 
     CATEGORIES   what memory holds; six colours of Okabe and Ito, which people with any common colour vision tell apart
-    time         what a rank does: computing is slate, communication is vermilion, each in lighter and darker tints
+    time         what a rank does: computing is slate and waiting red, in tints; bytes that travel are sky blue
     MEMBERS      ranks, and runs that are compared: four tints of violet, always with a label beside them
 """
 
@@ -30,7 +30,7 @@ CATEGORIES = {  # from the bottom up: persistent state, then transient memory
     "other": "#999999",
 }
 EARLIER, FORWARD, COMPUTE, UPDATE = "#C5CED6", "#8696A8", "#5D6D7E", "#41505E"
-FETCHING, WAITING, MOVING = "#8F3F00", "#B34700", "#DC7838"
+WAITING, STALLED, FETCHING, MOVING = "#B5342C", "#E06A53", "#256E9C", CATEGORIES["communication"]
 MEMBERS = ("#4C3D8F", "#8D7CD0", "#B3A6E4", "#D6CEF4")
 WIDTH, MARGIN, ROW = 760, 12, 22
 SMALL: dict[str, Any] = {"font_size": 11}
@@ -94,7 +94,7 @@ class Canvas:
         self._elements.append(f'<g transform="translate(0 {short(self.y)})">{svg}</g>')
         self.y += height
 
-    def picture(self, caption: str, text: str) -> Picture:
+    def picture(self, caption: str, text: str, places: dict[str, Any] | None = None) -> Picture:
         """Return what was drawn as a `Picture`."""
         width, height = WIDTH + 2 * MARGIN, short(self.y + MARGIN)
         light, dark = (";".join(f"--{name}:{colour}" for name, colour in theme.items()) for theme in THEMES.values())
@@ -106,7 +106,7 @@ class Canvas:
             f'<path d="M0 0v5" stroke="{INK}" stroke-width="2"/></pattern>'
             f'<rect x="-{MARGIN}" width="100%" height="100%" fill="{PAPER}"/>{"".join(self._elements)}</svg>'
         )
-        return Picture(svg=svg, caption=caption, text=text)
+        return Picture(svg=svg, caption=caption, text=text, places=places)
 
 
 def short(value: float | str) -> str:

@@ -16,8 +16,8 @@ from .picture import Picture
 
 MOST_PANELS, MOST_PLACES = 8, 400
 """Panels, and positions in a panel. Of the changes that share a position, the highest is drawn."""
-LEFT, HEIGHT, ABOVE, PEAK = 70, 110, 34, 96
-"""Pixels to the left of a panel, of the highest peak, above it for names of phases, and of the words at the peak."""
+LEFT, HEIGHT, ABOVE = 70, 110, 34
+"""Pixels to the left of a panel, of the highest peak, and above it for names of phases."""
 
 
 class Place(NamedTuple):
@@ -36,9 +36,9 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
     Args:
         memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
             held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
-            `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marked`, labels with their
-            seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such moment. Eight panels
-            are drawn; the text has all.
+            `CATEGORIES`), `operator`, `line`, and `highest_bytes`, the most held since the change before; `marked`,
+            labels with their seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such
+            moment with `holdings`. Eight panels are drawn; the text has all.
         titles: a title for each rank, instead of its number.
 
     Raises:
@@ -53,11 +53,29 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
     canvas.legend((name, colour) for name, colour in CATEGORIES.items() if name in used)
     for title, ranks in list(panels.items())[:MOST_PANELS]:
         canvas.title(title)
+        peak = f"peak {size(memories[ranks[0]].peak_bytes)}"
+        canvas.text(12 + 1.1 * text_width(title), canvas.y - 5, peak)  # on the left, where a phone shows it
         _draw_panel(canvas, memories[ranks[0]], highest)
     canvas.y += 12
     canvas.text(WIDTH, canvas.y, "allocations and frees, in order →", "end", **NOTE)
     text = "\n".join(line for title, ranks in panels.items() for line in _lines(title, [memories[r] for r in ranks]))
-    return canvas.picture(_caption(memories, panels), text)
+    return canvas.picture(_caption(memories, panels), text, _followed(memories, panels))
+
+
+def _followed(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return what the cursor shows at each place of each panel that is drawn: bytes, the operator and its line."""
+    labels: dict[str, int] = {}
+    found = {}
+    for title, (rank, *_) in list(panels.items())[:MOST_PANELS]:
+        if timeline := memories[rank].timeline:
+            shown = ((place.highest, _made_by(timeline[place.number])) for place in places(timeline))
+            found[title] = [[held, labels.setdefault(label, len(labels))] for held, label in shown]
+    return {"labels": [*labels], "panels": found}
+
+
+def _made_by(change: Any) -> str:
+    """Return the operator of a change, and the learner's line if it is known."""
+    return f"{change.operator}, {change.line}: {change.line.source}" if change.line else str(change.operator)
 
 
 def folded(memories: Sequence[Any], titles: Sequence[str] | None) -> dict[str, list[int]]:
@@ -108,7 +126,6 @@ def _draw_panel(canvas: Canvas, memory: Any, highest: int) -> None:
     canvas.add("path", d=edge, stroke=INK, fill="none", stroke_width=0.8)
     y = foot - memory.peak_bytes * scale
     canvas.line(LEFT, y, WIDTH, y, INK, stroke_dasharray="4 3", stroke_width=0.8)
-    canvas.text(WIDTH - 4, y - 4, f"peak {size(memory.peak_bytes)}", "end", font_weight="bold", **SMALL)
     canvas.y = foot + 4
 
 
@@ -133,7 +150,7 @@ def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float)
     phases = [(label, left, right) for (_, left), (label, right) in pairwise(marks)]
     for _, left, right in phases[::2]:
         canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
-    taken: dict[int, list[tuple[float, float]]] = {26: [(WIDTH - PEAK, WIDTH)], 12: []}
+    taken: dict[int, list[tuple[float, float]]] = {26: [], 12: []}
     for label, left, right in sorted(phases, key=lambda phase: phase[1] - phase[2]):  # the widest area first
         name = label.removeprefix("after ").removesuffix("()")
         width = text_width(name, 11)
@@ -169,9 +186,20 @@ def _caption(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> st
         sentence = f"Every rank holds {peak} at its peak. On {name}: {parts}."
     else:
         sentence = f"{'Every' if len(memories) > 1 else 'The'} rank holds {peak} at its peak: {parts}."
+    sentence += made_other(most.at_peak)
     if len(panels) > MOST_PANELS:
         sentence += f" The figure shows the first {MOST_PANELS} of {len(panels)} different ranks."
     return sentence
+
+
+def made_other(peak: Any) -> str:
+    """Return a sentence that names most of “other”, if that is the largest category; else nothing."""
+    made = [holding for holding in peak.holdings if holding.category == "other"]
+    if not made or max(peak.by_category, key=peak.by_category.get) != "other":
+        return ""
+    most = max(made, key=attrgetter("total_bytes"))
+    times, where = f"{most.count} x " * (most.count > 1), f" at {most.line}" if most.line else ""
+    return f" Most of “other”: {times}{most.layout}, made by {most.operator}{where}, {size(most.total_bytes)}."
 
 
 def _lines(title: str, memories: Sequence[Any]) -> list[str]:

@@ -16,6 +16,7 @@ from .memory import fullest
 from .picture import Picture
 from .tables import Table
 
+EQUAL = 1e-3  # below this difference, losses are equal, and a curve of them would show one line
 HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank, bytes", "sent in a step, bytes")
 
 
@@ -68,19 +69,25 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     rows = tuple(_row(name, run, losses[name], losses[first]) for name, run in runs.items())
     planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
     canvas = Canvas()
-    canvas.title("Losses")
-    draw_curves(canvas, losses, [1.0 + step for step in range(len(losses[first]))], "step", "loss")
+    apart = {name: values for name, values in losses.items() if _apart(values, losses[first]) >= EQUAL}
+    if apart:
+        canvas.title("Losses")
+        lines = {first: losses[first]} | apart
+        draw_curves(canvas, lines, [1.0 + step for step in range(len(losses[first]))], "step", "loss")
     canvas.title("Most that a rank held at once")
     draw_bars(canvas, {name: fullest(run.memory).at_peak.by_category for name, run in runs.items()})
     text = "\n".join([repr(Table(head=HEAD, rows=rows)), *(f"{name}: {words}" for name, words in planned.items())])
-    return Report(**vars(canvas.picture(_caption(losses, runs), text)), rows=rows, plans=planned)
+    return Report(**vars(canvas.picture(_caption(first, apart, runs), text)), rows=rows, plans=planned)
 
 
 def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[str, ...]:
-    difference = max(abs(loss - other) for loss, other in zip(losses, first, strict=True))
     sent = max(comm.sent_bytes for comm in run.comm) // len(losses)
     peak = fullest(run.memory).peak_bytes
-    return name, str(len(run)), f"{losses[-1]:.3f}", _rounded(difference), f"{peak:,}", f"{sent:,}"
+    return name, str(len(run)), f"{losses[-1]:.3f}", _rounded(_apart(losses, first)), f"{peak:,}", f"{sent:,}"
+
+
+def _apart(losses: list[float], first: list[float]) -> float:
+    return max(abs(loss - other) for loss, other in zip(losses, first, strict=True))
 
 
 def _rounded(difference: float) -> str:
@@ -95,11 +102,10 @@ def _planned(plan: Plan) -> str:
     )
 
 
-def _caption(losses: Mapping[str, list[float]], runs: Mapping[str, Any]) -> str:
+def _caption(first: str, apart: Mapping[str, Any], runs: Mapping[str, Any]) -> str:
     least = min(runs, key=lambda name: fullest(runs[name].memory).peak_bytes)
-    last = [values[-1] for values in losses.values()]
-    spread = _rounded(max(last) - min(last))
+    others = f"Except {', '.join(apart)}, all" if apart else "All"
     return (
-        f"Above, losses: equal trainings have lines that lie on each other. The last losses differ by {spread}. "
-        f"Below, the fullest rank at its peak: {least} needs least, {size(fullest(runs[least].memory).peak_bytes)}."
+        f"{others} trainings have the losses of {first!r}, within {EQUAL:g} at every step. The bars show the fullest "
+        f"rank at its peak: {least} needs least, {size(fullest(runs[least].memory).peak_bytes)}."
     )

@@ -1,68 +1,75 @@
 """A chart of each rank's time: computing, waiting, and calls whose bytes move.
 
-What to see is the share of the bytes that moved while a rank computed: a number and a colour say it.
+What to see is the share of the bytes that moved while a rank computed: a bar for each rank says it.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..planner import duration
-from .canvas import COMPUTE, MOVING, NOTE, SMALL, WAITING, WIDTH, Canvas, percent, text_width, ticks
+from .canvas import COMPUTE, MOVING, NOTE, SMALL, STALLED, WAITING, WIDTH, Canvas, percent, text_width, ticks
 from .picture import Picture
 
-LEFT = 92
-STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": MOVING}
+LEFT = 60
+STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": STALLED}
 """The activities of a rank, with their colours."""
-FLIGHTS = {"bytes in flight, hidden": COMPUTE, "not hidden": MOVING}
-"""Bytes in flight have the colour of what the rank did meanwhile."""
 
 
-def plot_timeline(timelines: Sequence[Any]) -> Picture:
+def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None = None) -> Picture:
     """Return, for each rank, when it computed and when it waited, and below that its calls while their bytes moved.
 
-    Next to its calls stands the share of the bytes that moved while the rank computed.
+    Below is a bar for each rank: the share of its bytes that was hidden, because they moved while the rank computed.
 
     Args:
         timelines: one for each rank, such as `run.timeline`. These attributes are read: `rank`, `start`, `end`,
             `overlap`, the intervals (`start`, `end`; in seconds) in `computed`, `waited_for_peers`, `waited_for_bytes`
             and `in_flight`, the `call.op` of those in flight, and the text form.
+        between: start and end of the part to draw, in seconds; the whole run by default. The bars are of the whole run.
     """
+    start, end = between or (0.0, max(timeline.end for timeline in timelines))
     canvas = Canvas()
-    canvas.legend([*STATES.items(), *FLIGHTS.items()], narrow=tuple(FLIGHTS))
+    canvas.legend([*STATES.items(), ("bytes in flight", MOVING)])
     canvas.y += 4
-    end = max(timeline.end for timeline in timelines)
-    scale = (WIDTH - LEFT) / (end or 1)
+    scale = (WIDTH - LEFT) / (end - start or 1)
     for timeline in timelines:
-        _draw_rank(canvas, timeline, scale)
-    for tick in ticks(1e3 * end, 8):
+        _draw_rank(canvas, timeline, start, end, scale)
+    for tick in ticks(1e3 * (end - start), 8):
         x = LEFT + tick * scale / 1e3
         canvas.line(x, canvas.y, x, canvas.y + 4)
         canvas.text(x, canvas.y + 16, f"{tick:g}", "middle", **NOTE)
     canvas.y += 30
-    canvas.text(WIDTH, canvas.y, "milliseconds from the start of the run", "end", **NOTE)
+    canvas.text(WIDTH, canvas.y, f"milliseconds from the start of the {'step' if between else 'run'}", "end", **NOTE)
+    shares = {f"rank {t.rank}": t.overlap for t in timelines if t.overlap is not None}
+    if shares:
+        canvas.title("Bytes that each rank sent: hidden behind computing, or exposed")
+    for name, hidden in shares.items():
+        canvas.text(0, canvas.y + 17, name)
+        x, width = LEFT, hidden * (WIDTH - LEFT)
+        parts = ((width, COMPUTE, "hidden", hidden), (WIDTH - LEFT - width, STALLED, "exposed", 1 - hidden))
+        for across, colour, word, share in parts:
+            if across:
+                canvas.block(x, canvas.y + 2, across - 1, 20, colour, f"{percent(share)} {word}")
+            x += across
+        canvas.y += 26
     return canvas.picture(_caption(timelines), "\n".join(map(str, timelines)))
 
 
-def _draw_rank(canvas: Canvas, timeline: Any, scale: float) -> None:
+def _draw_rank(canvas: Canvas, timeline: Any, since: float, until: float, scale: float) -> None:
     canvas.text(0, canvas.y + 20, f"rank {timeline.rank}")
-    if timeline.overlap is not None:
-        canvas.text(0, canvas.y + 40, f"{percent(timeline.overlap)} hidden", font_weight="bold", **SMALL)
-    spans = {state: merged(getattr(timeline, state.replace(" ", "_")), 0.5 / scale) for state in STATES}
-    for state, colour in STATES.items():
-        for start, end, _ in spans[state]:
-            canvas.rect(LEFT + start * scale, canvas.y + 4, (end - start) * scale, 24, colour)
-    hidden, exposed = FLIGHTS.values()
     free, last = 0.0, ""
-    for start, end, ops in merged(timeline.in_flight, 0.5 / scale):
-        canvas.rect(LEFT + start * scale, canvas.y + 30, (end - start) * scale, 10, exposed)
-        for since, until in ((max(start, a), min(end, b)) for a, b, _ in spans["computed"] if a < end and start < b):
-            canvas.rect(LEFT + since * scale, canvas.y + 30, (until - since) * scale, 10, hidden)
-        label = ops.pop() if len(ops) == 1 else ""
-        x = min(LEFT + start * scale, WIDTH - text_width(label, 11))
-        if label not in ("", last) and x >= free:  # calls of one name in a row are named once
-            canvas.text(x, canvas.y + 52, label, **SMALL)
-            free = x + text_width(label, 11) + 8
-        last = label
+    for state, colour in (*STATES.items(), ("in_flight", MOVING)):
+        top, height = (30, 10) if state == "in_flight" else (4, 24)
+        for start, end, ops in merged(getattr(timeline, state.replace(" ", "_")), 0.5 / scale):
+            if end <= since or until <= start:
+                continue
+            left, right = (LEFT + (max(since, min(until, at)) - since) * scale for at in (start, end))
+            (canvas.block if height < 20 else canvas.rect)(left, canvas.y + top, right - left, height, colour)
+            label = ops.pop() if len(ops) == 1 and state == "in_flight" else ""
+            x = min(left, WIDTH - text_width(label, 11))
+            if label not in ("", last) and x >= free:  # calls of one name in a row are named once
+                canvas.text(x, canvas.y + 52, label, **SMALL)
+                free = x + text_width(label, 11) + 8
+            last = label
     canvas.y += 60
 
 

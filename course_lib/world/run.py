@@ -120,9 +120,12 @@ class Run(Sequence[Any]):
         """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
         return slowest(self.timeline)
 
-    def replay(self) -> Replay:
-        """Return the run as a film: step by step, what every rank held, sent and waited for."""
-        return Replay(film(tuple(self.calls), tuple(self._memory), self._ends, self._ranks))
+    def replay(self, *, memory: bool = True) -> Replay:
+        """Return the run as a film: step by step, what every rank held, sent and waited for.
+
+        With `memory=False`, the film leaves out what they held.
+        """
+        return Replay(film(tuple(self.calls), tuple(self._memory), self._ends, self._ranks, show_memory=memory))
 
     @property
     def _ends(self) -> list[tuple[str, None, str]]:
@@ -165,11 +168,21 @@ class Run(Sequence[Any]):
 
         return plot_comm(self.comm_matrix)
 
-    def plot_timeline(self) -> Picture:
-        """Plot what each rank did and when."""
+    def plot_timeline(self, after: str = "") -> Picture:
+        """Plot what each rank did and when: in the whole run, or from the first mark `after` to the next of its name.
+
+        Raises:
+            CourseError: no rank has such a mark.
+        """
         from ..plots import plot_timeline
 
-        return plot_timeline(self.timeline)
+        if not after:
+            return plot_timeline(self.timeline)
+        marks = [[seconds for label, seconds in rank.marked if label == after] for rank in self.memory]
+        if not all(marks):
+            raise CourseError(f"plot_timeline({after!r}): a rank has no such mark. Give the label of a mark.")
+        ends = [theirs[1] if len(theirs) > 1 else line.end for theirs, line in zip(marks, self.timeline, strict=True)]
+        return plot_timeline(self.timeline, between=(min(theirs[0] for theirs in marks), max(ends)))
 
     def plot_shards(self) -> Picture:
         """Plot which rank holds which slice of each tensor. Each rank must return (name, numel, start, stop) of its

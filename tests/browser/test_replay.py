@@ -88,18 +88,52 @@ def test_the_page_plays_as_a_file_without_a_network(page: Page, tmp_path: Path) 
     expect(page.get_by_role("region", name="rank 0").locator(".changed")).to_have_text("1")
     page.keyboard.press("ArrowRight")
     expect(caption).to_have_text("4 B from rank 0 → 1")
-    page.get_by_label("Go to").select_option(index=0)
+    page.keyboard.press("Home")
     expect(page.get_by_label("Step", exact=True)).to_have_value("1")
-    page.get_by_role("button", name="First difference").click()
-    expect(page.locator("#answer")).to_contain_text("First difference, at step 2: rank 0: send to rank 1")
     page.get_by_role("button", name="Play").click()
     expect(caption).to_have_text("Both ranks: returned")
-    for control, key in ((page.locator("#first"), "Enter"), (page.locator(".row"), "End")):
+    for control, key in ((page.locator("#back"), "Enter"), (page.locator(".row"), "End")):
         control.press(key)
         expect(control).to_be_focused()
 
     assert page.locator("html").get_attribute("data-theme") == "dark"
     assert (len(requests), problems) == (1, [])
+
+
+def passes_around() -> torch.Tensor:
+    rank, world_size, chunk = dist.get_rank(), dist.get_world_size(), torch.tensor([dist.get_rank()])
+    for _ in range(world_size - 1):
+        sending = dist.isend(chunk, dst=(rank + 1) % world_size)
+        arrived = torch.empty_like(chunk)
+        dist.recv(arrived, src=(rank - 1) % world_size)
+        sending.wait()
+        chunk = arrived + 10
+    return chunk
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_values_travel_around_the_ring_and_keep_their_tint(page: Page, tmp_path: Path, motion: str) -> None:
+    World(4, replay=True).run(passes_around).replay(memory=False).save(tmp_path / "replay.html")
+    page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto((tmp_path / "replay.html").as_uri())
+    chips = page.locator(".ring .chip")
+    moving = "document.getAnimations().filter(one => one.effect.target.matches('.chip')).length"
+
+    assert chips.all_text_contents() == ["3", "0", "1", "2"]  # by receiving rank
+    tints = chips.evaluate_all("chips => chips.map(chip => chip.getAttribute('class'))")
+    assert len(set(tints)) == 4
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(moving) == (0 if motion == "reduce" else 4)
+    assert chips.all_text_contents() == ["12", "13", "10", "11"]
+    assert chips.evaluate_all("chips => chips.map(chip => chip.getAttribute('class'))") == tints[-1:] + tints[:-1]
+    expect(page.locator(".card .line, .held")).to_have_count(0)  # the cards do not repeat what all ranks share
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(moving) == 0  # back is a jump
+    page.keyboard.press("End")
+    assert chips.all_text_contents() == ["[31]", "[32]", "[33]", "[30]"]
+    expect(page.locator("#caption")).to_have_text("All 4 ranks: returned")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_code_in_the_message_of_a_failed_run_has_no_backticks(page: Page, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from course_lib import CourseError, incident
 from course_lib.exercises import Incident, get
 from course_lib.exercises.checking.plain import plain, same
+from course_lib.exercises.shown import Diagnosis, logs
 from tests.exercises.bare_incidents import INCIDENTS
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "16-incident-room.ipynb"
@@ -54,8 +55,23 @@ def test_the_evidence_does_not_contain_the_diagnosis(capsys: pytest.CaptureFixtu
     assert "ranks 0, 1, 3" not in repr(case)
     assert capsys.readouterr().out == ""
 
-    case.diagnosis()
-    assert "ranks 0, 1, 3: all_reduce #11; rank 2: barrier #1" in capsys.readouterr().out
+    assert "ranks 0, 1, 3: all_reduce #11; rank 2: barrier #1" in repr(case.diagnosis())
+
+
+def test_evidence_has_the_colours_of_its_ranks_and_the_diagnosis_is_a_card() -> None:
+    case = incident("incidents.out_of_memory")
+    page, card = case._repr_html_(), case.diagnosis()._repr_html_()
+
+    logged, recorded = (page.split("<h4>")[part] for part in (1, 2))
+    assert "[rank" not in page and logged.count(">rank 2<") == case.logs.count("[rank2]")
+    assert recorded.count("<tr>") == len(case.last_calls.splitlines()) and "… started" in recorded
+    colours = dict(reversed(pair) for pair in re.findall(r"background: (#\w+)[^>]*>(rank \d)<", page))
+    assert len(set(colours.values())) == len(colours) == 4
+    assert "<b>Next:</b>" in card and "`" not in card
+
+
+def test_text_of_an_incident_cannot_become_a_tag() -> None:
+    assert "<b>bold" not in logs("[rank0] <b>bold</b>") + Diagnosis("<b>bold</b>\n  <b>bold</b>")._repr_html_()
 
 
 def test_a_healthy_run_has_the_same_data_and_not_the_fault() -> None:

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, mark
+from course_lib.meter import film
+from course_lib.world import Run
 
 
 def scaled_total(factor: float = 1.0) -> float:
@@ -77,6 +79,74 @@ def test_without_a_measurement_the_replay_says_so() -> None:
     assert "Bytes were not measured" in str(World(2, measure=False).run(scaled_total).replay())
 
 
+def passes_around(rounds: int) -> None:
+    rank, world_size, chunk = dist.get_rank(), dist.get_world_size(), torch.tensor([dist.get_rank()])
+    for _ in range(rounds):
+        sending = dist.isend(chunk, dst=(rank + 1) % world_size)
+        arrived = torch.empty_like(chunk)
+        dist.recv(arrived, src=(rank - 1) % world_size)
+        sending.wait()
+        chunk = arrived + 10
+
+
+def chunks(run: Run, op: str) -> list[list[int]]:
+    """The numbers of the chunks that each rank sends or receives."""
+    lanes = film(run.calls, run.memory, [("returned", None, "")] * len(run), range(len(run))).lanes
+    return [[event.chunk for event in lane.events if event.op == op] for lane in lanes]
+
+
+def test_start_and_end_of_a_call_that_all_ranks_make_are_one_step_and_a_chunk_keeps_its_number() -> None:
+    run = World(3, replay=True).run(passes_around, 2)
+
+    text = str(run.replay())
+    assert "step 1: Every rank passes 8 B on; each has sent 1 of 2 chunks\n    all 3 ranks at" in text
+    assert "step 2: Every rank passes 8 B on; each has sent 2 of 2 chunks\n" in text
+    assert "    rank 1: sends chunk [10]\n    rank 1: receives arrived [12]\n" in text
+    assert "step 3: All 3 ranks: returned\n" in text
+    assert chunks(run, "send") == [[1, 3], [2, 1], [3, 2]]
+    assert chunks(run, "recv") == [[3, 2], [1, 3], [2, 1]]
+
+
+def test_a_rank_never_passes_a_chunk_back_to_where_it_came_from() -> None:
+    def there_and_back() -> None:
+        rank, x = dist.get_rank(), torch.ones(1)
+        for to, back in ((rank + 1, rank - 1), (rank - 1, rank + 1)):
+            if 0 <= back < 3:
+                dist.recv(x, src=back)
+            if 0 <= to < 3:
+                dist.send(x, dst=to)
+
+    assert chunks(World(3).run(there_and_back), "send") == [[1], [1, 2], [2]]
+
+
+def test_a_step_stays_apart_if_one_rank_does_not_start_a_call_at_it() -> None:
+    def one_is_idle() -> None:
+        if dist.get_rank() < 2:
+            passed = dist.isend(torch.ones(1), dst=1 - dist.get_rank())
+            dist.recv(torch.ones(1), src=1 - dist.get_rank())
+            passed.wait()
+
+    assert "step 1: Ranks 0, 1: starting a send" in str(World(3).run(one_is_idle).replay())
+
+
+def test_a_replay_without_memory_keeps_the_marks() -> None:
+    replay = World(2).run(scaled_total).replay(memory=False)
+
+    assert "the mark “made”\n    both ranks: other" in str(World(2).run(scaled_total).replay())
+    assert "the mark “made”\nstep 2:" in str(replay)
+    assert page_data(replay.html)["held"] == [{}]
+
+
+def test_a_variable_that_is_the_same_everywhere_and_always_is_left_out() -> None:
+    def program() -> None:
+        same, own, x = torch.ones(2), torch.full((1,), dist.get_rank()), torch.zeros(1)
+        dist.all_reduce(x)
+        del same, own
+
+    lanes = page_data(World(2, replay=True).run(program).replay().html)["lanes"]
+    assert [lane["events"][0][11] for lane in lanes] == [[["own", "0"]], [["own", "1"]]]
+
+
 # -- recording -------------------------------------------------------------------------------------------------------
 
 
@@ -111,8 +181,8 @@ def test_the_page_has_the_counters_that_change_on_some_rank() -> None:
     with pytest.raises(RankError) as caught:
         World(2, replay=True).run(program)
     lanes = page_data(caught.value.replay().html)["lanes"]
-    assert [event[14:] for event in lanes[0]["events"]] == [[[["step", "0"]]], [[["step", "1"]]], []]
-    assert [event[14:] for event in lanes[1]["events"]] == [[[["step", "0"]]], []]
+    assert [event[12:13] for event in lanes[0]["events"]] == [[[["step", "0"]]], [[["step", "1"]]], []]
+    assert [event[12:13] for event in lanes[1]["events"]] == [[[["step", "0"]]], []]
 
 
 def test_a_variable_whose_memory_is_freed_has_no_values() -> None:

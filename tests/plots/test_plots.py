@@ -1,20 +1,21 @@
 """Figures of measurements: what they say, that they say it as text too, and that they are legible in both themes."""
 
 import re
+import time
 import xml.etree.ElementTree as ET
 from base64 import b64decode
 from dataclasses import dataclass, field
 from html import unescape
 from itertools import pairwise
 from operator import itemgetter
+from types import SimpleNamespace
 
 import pytest
 
-from course_lib import CourseError, World
+from course_lib import CourseError, World, mark
 from course_lib.parallel import one_forward_one_backward
 from course_lib.planner import Validation, validate
 from course_lib.plots import (
-    compare,
     compare_memory,
     curve,
     move_cuts,
@@ -42,7 +43,7 @@ from course_lib.plots.canvas import (
     FETCHING,
     FORWARD,
     MEMBERS,
-    MOVING,
+    STALLED,
     THEMES,
     UPDATE,
     WAITING,
@@ -50,10 +51,9 @@ from course_lib.plots.canvas import (
     ticks,
 )
 from course_lib.plots.comm import tint
-from course_lib.plots.comparison import shared_marks
 from course_lib.plots.memory import MOST_PLACES, places
 
-COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, FETCHING, WAITING, MOVING, *MEMBERS]
+COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, FETCHING, WAITING, STALLED, *MEMBERS]
 SVG = "http://www.w3.org/2000/svg"
 RING = [[0, 12_800_000, 0], [0, 0, 12_800_000], [12_800_000, 0, 0]]
 
@@ -95,6 +95,7 @@ class Lane:
 class Moment:
     seconds: float
     by_category: dict[str, int]
+    holdings: tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Change:
     seconds: float
     deltas: dict[str, int]
     highest_bytes: int
+    operator: str = "mm"
+    line: None = None
 
 
 class Memory:
@@ -133,7 +136,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Training:
-    """A run as `compare` reads it."""
+    """A run as `compare_memory` reads it."""
 
     memory: list[Memory]
 
@@ -146,7 +149,6 @@ PICTURES = {
     "timeline": lambda: plot_timeline([Lane(0), Lane(1)]),
     "memory": lambda: plot_memory(MEMORIES),
     "compare_memory": lambda: compare_memory({"first": RUNS[0], "second": RUNS[1]}),
-    "compare": lambda: compare(*RUNS),
     "shards": lambda: plot_shards(SHARDS),
     "flat": lambda: plot_flat([("weight", 10), ("bias", 4)], 4),
     "curve": lambda: curve({"one process": [3.0, 2.0], "mine": [3.0, 2.0]}),
@@ -175,7 +177,7 @@ def texts(svg):
 
 def image(html):
     """The alternative text and the SVG of the one image in `html`."""
-    ((caption, data),) = re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/svg\+xml;base64,([^"]*)">', html)
+    ((caption, data),) = re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/svg\+xml;base64,([^"]*)"', html)
     return unescape(caption), b64decode(data).decode()
 
 
@@ -259,7 +261,7 @@ def test_areas_and_lines_differ_from_the_ground_of_both_themes(picture) -> None:
 
 def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them() -> None:
     svg = curve({f"run {number}": [number, number] for number in range(1, 7)}).svg
-    strokes = [(colour, float(width)) for colour, width in re.findall(r"stroke: ([^;]+); stroke-width: ([\d.]+)", svg)]
+    strokes = [(colour, float(width)) for colour, width in re.findall(r'stroke="([^"]+)" stroke-width="([\d.]+)"', svg)]
     tints = [(colour, width) for colour, width in strokes if colour.upper() in MEMBERS]
     assert len(tints) == 4
     for colour, width in tints:
@@ -395,7 +397,7 @@ def test_calls_of_one_name_in_a_row_are_named_once() -> None:
 def test_a_call_is_named_again_after_one_whose_name_has_no_room() -> None:
     called = [(0.1, "reduce_scatter"), (0.13, "all_gather"), (0.6, "reduce_scatter")]
     calls = [CallInterval(start, start + 0.02, Call(op)) for start, op in called]
-    svg = plot_timeline([Lane(0, in_flight=calls)]).svg
+    svg = plot_timeline([Lane(0, in_flight=calls, end=0.7)]).svg
     assert (svg.count(">reduce_scatter<"), svg.count(">all_gather<")) == (2, 0)
 
 
@@ -423,13 +425,20 @@ def test_bars_of_the_time_chart_are_as_long_as_their_time() -> None:
     assert first[0] + first[2] == pytest.approx(wait[0], abs=0.2)
 
 
-def test_bytes_in_flight_have_the_colour_of_computing_while_that_hides_them() -> None:
-    svg = plot_timeline([Lane(0)]).svg  # in flight from 0.2 to 0.35, and the rank computes from 0.3 on
-    _, second, hidden = rects(svg, COMPUTE)
-    assert hidden[0] == second[0] and hidden[2] == pytest.approx(second[2] / 2, abs=0.1)
-    _, flight = rects(svg, MOVING)
-    assert flight[2] == pytest.approx(1.5 * second[2], abs=0.1)
-    assert "25 % hidden" in texts(svg)
+def test_a_bar_for_each_rank_divides_its_bytes_into_hidden_and_exposed() -> None:
+    svg = plot_timeline([Lane(0), Lane(1, overlap=None), Lane(2, overlap=1.0)]).svg
+    assert {"25 % hidden", "75 % exposed", "100 % hidden"} <= texts(svg)
+    assert "0 % exposed" not in texts(svg) and svg.count(">rank 1<") == 1  # which sent nothing
+    hidden, exposed = rects(svg, COMPUTE)[-2], rects(svg, STALLED)[-1]
+    assert exposed[2] == pytest.approx(3 * hidden[2], abs=3)
+
+
+def test_a_part_of_the_run_fills_the_chart() -> None:
+    svg = plot_timeline([Lane(0)], (0.1, 0.3)).svg
+    (wait,), (stalled, _) = rects(svg, WAITING)[-1:], rects(svg, STALLED)[-2:]
+    assert (wait[2], stalled[2]) == (pytest.approx(350), pytest.approx(350))
+    assert len(rects(svg, COMPUTE)) == len(rects(plot_timeline([Lane(0)]).svg, COMPUTE)) - 2
+    assert {"200", "milliseconds from the start of the step"} <= texts(svg)
 
 
 def test_a_long_run_does_not_make_a_heavy_figure() -> None:
@@ -578,27 +587,18 @@ def test_a_run_that_held_nothing_is_an_empty_bar() -> None:
     assert compare_memory({"idle": Training([Memory()])}).text == "idle: 0 bytes: nothing"
 
 
-def test_two_runs_share_an_axis_on_which_their_marks_stand_at_the_same_place() -> None:
-    one = Training([Memory((1, 0), (2, 0), (3, 0), (4, 0), start=0, middle=2)])
-    two = Training([Memory((1, 0), (4, 0), (4, 0), (4, 0), (4, 0), (2, 0), start=0, middle=4)])
-    picture = compare(one, two, ("short", "long"))
-    assert picture.caption == "The fullest rank of each run. Its peak is 4 bytes in 'short' and 4 bytes in 'long'."
-    assert picture.text.split("\n") == [
-        "peak: short 4 bytes, long 4",
-        "start: short 1 bytes, long 1",
-        "middle: short 3 bytes, long 4",
-    ]
-    assert {"short", "long", "middle"} <= texts(picture.svg)
-    paths = [path.attrib["d"] for path in ET.fromstring(picture.svg).iter(f"{{{SVG}}}path") if "H" in path.attrib["d"]]
-    middle = f"H{70 + 690 * 5 / 6:.0f}V"  # 1, 4 and 1 changes wide: before start, to middle, and after it
-    assert len(paths) == 2 and all(middle in path for path in paths)
-
-
-def test_marks_in_different_orders_are_not_aligned() -> None:
-    assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), a=1, b=0)) == []
-    assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), b=1, c=0)) == ["b"]
-    looped = Memory((1, 0), (2, 0), (3, 0), a=1, b=2, again=[("b", 0)])
-    assert shared_marks(looped, looped) == ["a", "b"]
+def test_most_of_other_is_named_where_no_category_is_larger() -> None:
+    scores = SimpleNamespace(
+        category="other", total_bytes=60, count=2, layout="float32 [4, 4]", operator="softmax", line=None
+    )
+    small = SimpleNamespace(category="other", total_bytes=5, count=1, layout="small", operator="add", line=None)
+    memory = Memory((50, 0), (50, 0))
+    memory.at_peak = SimpleNamespace(by_category={"parameters": 50, "other": 65}, holdings=[small, scores])
+    named = " Most of “other”: 2 x float32 [4, 4], made by softmax, 60 bytes."
+    assert plot_memory([memory]).caption.endswith(named)
+    assert compare_memory({"one": Training([memory])}).caption.endswith(named)
+    memory.at_peak.by_category["parameters"] = 66
+    assert "Most of" not in plot_memory([memory]).caption
 
 
 def test_a_long_name_of_a_narrow_tensor_loses_its_beginning() -> None:
@@ -683,6 +683,21 @@ def test_a_run_draws_who_sent_what_and_when() -> None:
     run = World(2).run(program)
     assert run.plot_comm().text.startswith("rank 0 sent 4,000 bytes: 4,000 to rank 1")
     assert run.plot_timeline().text.startswith("rank 0, ")
+
+
+def test_a_run_draws_the_time_between_two_uses_of_a_mark() -> None:
+    def program() -> None:
+        mark("made")
+        for _ in range(3):
+            time.sleep(0.02)
+            mark("after step")
+
+    run = World(2).run(program)
+    step = float(max(texts(run.plot_timeline("after step").svg) & set(map(str, range(100))), key=float))
+    rest = float(max(texts(run.plot_timeline("made").svg) & set(map(str, range(1000))), key=float))
+    assert 10 <= step < rest
+    with pytest.raises(CourseError, match="a rank has no such mark"):
+        run.plot_timeline("after backward")
 
 
 def test_a_run_draws_the_slices_that_its_ranks_returned() -> None:

@@ -64,6 +64,17 @@ def test_losses_that_differ_are_named() -> None:
     assert [row[3] for row in report({"alone": ALONE, "other": other}).rows] == ["below 0.0001", "below 0.1"]
 
 
+def test_losses_are_drawn_only_where_they_differ() -> None:
+    other = Training([[4.0, 3.02]], [8000])
+    same, apart = (
+        report({"alone": ALONE, "sharded": SHARDED}),
+        report({"alone": ALONE, "other": other, "sharded": SHARDED}),
+    )
+    assert same.caption.startswith("All trainings have the losses of 'alone', within 0.001 at every step.")
+    assert apart.caption.startswith("Except other, all trainings have the losses of 'alone'")
+    assert "Losses" not in same.svg and "Losses" in apart.svg and apart.svg.count(">sharded<") == 1  # its bar
+
+
 def test_the_caption_names_who_needs_least() -> None:
     assert "sharded needs least, 4 kB" in report({"alone": ALONE, "sharded": SHARDED}).caption
 

@@ -10,12 +10,17 @@ from course_lib import CourseError, World, mark, my_results, scoreboard
 from course_lib.progress import Progress
 from course_lib.widgets import results, scores
 from course_lib.widgets.scores import Scoreboard, measures
+from course_lib.widgets.scores import of_the_course as OF_THE_COURSE
 
 NUMEL = 1000
 
 
+GOALS = {"ZeRO-1": {"held_bytes": 16_000, "peak_bytes": 20_000, "sent_bytes": 6_000}}
+
+
 @pytest.fixture(autouse=True)
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
+    monkeypatch.setattr(scores, "of_the_course", lambda: {})
     progress = Progress(tmp_path / "progress.sqlite3")
     for module in (scores, results):
         monkeypatch.setattr(module, "own_progress", lambda: progress)
@@ -64,6 +69,26 @@ def test_in_a_notebook_it_is_a_table_and_no_name_becomes_html() -> None:
 
     assert '<th scope="row">&lt;b&gt;mine&lt;/b&gt;</th><td>8 kB<div class="course-bar" style="width: 100%">' in html
     assert "<table>" not in Scoreboard({})._repr_html_()
+
+
+def test_the_courses_own_stages_come_first_in_grey_and_without_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "of_the_course", lambda: GOALS)
+    empty = scoreboard()
+    assert repr(empty).splitlines()[1] == "the course's ZeRO-1       16 kB       20 kB        6 kB"
+    board = scoreboard("ZeRO-1", World(2).run(stage))
+    assert [line.split("  ")[0] for line in repr(board).splitlines()[1:3]] == ["the course's ZeRO-1", "ZeRO-1"]
+    html = board._repr_html_()
+    assert html.index('<tr class="course-goal"><th scope="row">the course&#x27;s ZeRO-1</th>') < html.rindex("<tr><th")
+    assert list(board.rows) == ["ZeRO-1"]
+
+
+@pytest.mark.slow
+def test_each_stage_of_the_course_holds_less_than_the_one_before() -> None:
+    rows = OF_THE_COURSE()
+    held = [row["held_bytes"] for row in rows.values()]
+    assert list(rows) == ["data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3"] and held == sorted(held, reverse=True)
+    assert rows["ZeRO-1"]["sent_bytes"] == rows["ZeRO-2"]["sent_bytes"] < rows["ZeRO-3"]["sent_bytes"]
+    assert OF_THE_COURSE() is rows and "seconds" not in rows["ZeRO-1"]
 
 
 def test_a_name_needs_a_run() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from ..source_line import SourceLine
     from .ledger import Block
 
 DETAILED = 20_000  # at least this many of the latest changes are kept one by one
@@ -23,6 +24,7 @@ class MemoryEvent(NamedTuple):
         highest_bytes: the most bytes held since the event before.
         operator: the operator that made the block; for a group of blocks, the one at the highest point.
         deltas: bytes allocated (above 0) or freed (below 0), by category.
+        line: the learner's line that called the operator, if it is known.
     """
 
     seconds: float
@@ -30,6 +32,7 @@ class MemoryEvent(NamedTuple):
     highest_bytes: int
     operator: str
     deltas: Mapping[str, int]
+    line: SourceLine | None = None
 
 
 class History:
@@ -58,7 +61,7 @@ class History:
         if most is None:
             columns = zip(self._seconds, self._blocks, self._deltas, self._currents, strict=True)
             for seconds, block, delta, current in columns:
-                yield MemoryEvent(seconds, current, current, block.operator, {_category(block): delta})
+                yield MemoryEvent(seconds, current, current, block.operator, {_category(block): delta}, block.line)
         else:
             yield from self._combined(len(self._blocks), max(1, -(-len(self._blocks) // most)))
 
@@ -78,8 +81,8 @@ class History:
                 deltas[block.counted_as] += self._deltas[place]
             most = max(group, key=self._currents.__getitem__)
             seconds, current = self._seconds[group[-1]], self._currents[group[-1]]
-            operator = self._blocks[most].operator
-            yield MemoryEvent(seconds, current, self._currents[most], operator, dict(deltas))
+            block = self._blocks[most]
+            yield MemoryEvent(seconds, current, self._currents[most], block.operator, dict(deltas), block.line)
 
 
 def _category(block: Block) -> str:

@@ -6,7 +6,7 @@ import linecache
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .record import Event, Film
@@ -16,38 +16,22 @@ MOST_LINES = 60  # the most lines of a function that the page shows; of a longer
 AROUND = 2  # lines before and after the lines in use, if a function is not shown as a whole
 
 
-class _Table:
-    """Different values, each once, by place."""
-
-    def __init__(self) -> None:
-        self._places: dict[Hashable, int] = {}
-        self.values: list[Any] = []
-
-    def place(self, value: Any) -> int:
-        """Return the place of `value`, which is added if it is new."""
-        key = tuple(value.items()) if isinstance(value, Mapping) else value
-        if key not in self._places:
-            self._places[key] = len(self.values)
-            self.values.append(value)
-        return self._places[key]
-
-
 def as_json(film: Film, captions: Sequence[str]) -> str:
     """Return the film as JSON. `replay.js` reads it, and says there what each entry means."""
-    names, lines, held, members = _Table(), _Table(), _Table(), _Table()
+    names, lines, held, members = (dict[Any, int]() for _ in range(4))  # different values, by place
+
+    def place(table: dict[Any, int], value: Any) -> int:
+        return table.setdefault(value, len(table))
 
     def packed(event: Event) -> list[Any]:
         line = event.line
-        place = 0
-        if line is not None:
-            place = 1 + lines.place((line.filename, line.function, line.line, str(line), line.source))
+        at = 1 + place(lines, (line.filename, line.function, line.line, str(line))) if line is not None else 0
         sends = [part for share in event.sends.items() for part in share]
-        waited = [round(1e3 * seconds, 2) for seconds in event.waited]
         sides = (event.before, event.after, event.around, event.counters)
         values = [[[name, numbers(v)] for name, v in side] for side in sides]
-        row: list[Any] = [event.step, event.done or 0, names.place((event.kind, event.name, event.op, event.tensors))]
-        row += [place, held.place(event.held), event.match, members.place(event.members), int(event.blocking)]
-        row += [sends, *waited, *values]
+        row: list[Any] = [event.step, event.done or 0, place(names, (event.kind, event.name, event.op, event.tensors))]
+        row += [at, place(held, tuple(event.held.items())), event.match, place(members, event.members)]
+        row += [int(event.blocking), sends, *values, event.chunk]
         while not row[-1]:
             row.pop()
         return row
@@ -55,17 +39,17 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
     lanes = [{"name": lane.name, "rank": lane.rank} for lane in film.lanes]
     for lane, theirs in zip(film.lanes, lanes, strict=True):
         theirs["events"] = [packed(event) for event in lane.events]
-    blocks = _blocks(lines.values)
     film_data = {
         "lanes": lanes,
         "captions": captions,
+        "ring": film.is_ring,
         "failure": film.failure,
         "notes": film.notes,
-        "names": names.values,
-        "lines": [[label, number, source] for _, _, number, label, source in lines.values],
-        "held": held.values,
-        "members": members.values,
-        "blocks": blocks,
+        "names": [*names],
+        "lines": [label for *_, label in lines],
+        "held": [dict(items) for items in held],
+        "members": [*members],
+        "blocks": _blocks([*lines]),
     }
     return json.dumps(film_data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -73,7 +57,7 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
 def _blocks(lines: list[Any]) -> list[dict[str, Any]]:
     """Return the functions that the lines are in: label, number of the first line, text, and the lines' places."""
     used: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
-    for place, (filename, function, number, label, _) in enumerate(lines, 1):
+    for place, (filename, function, number, label) in enumerate(lines, 1):
         used[filename, function].append((number, place, label))
     found = []
     for (filename, function), uses in used.items():

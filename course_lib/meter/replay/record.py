@@ -37,7 +37,6 @@ class Event:
     members: tuple[int, ...] = ()  # the lanes that take part in the call
     sends: Mapping[int, int] = field(default_factory=dict)  # bytes by receiving lane
     tensors: str = ""  # dtype and shapes; at the end, what the rank returned
-    waited: tuple[float, float] = (0.0, 0.0)  # seconds for which the rank waited for its peers, and for bytes
     held: Mapping[str, int] = field(default_factory=dict)  # bytes by category
     before: Values = ()  # the small tensors that take part
     after: Values = ()
@@ -45,6 +44,7 @@ class Event:
     counters: Values = ()  # the learner's whole numbers that change, such as the number of a loop's iteration
     step: int = 0  # the step at which the rank makes the call
     done: int | None = None  # the step at which the call ends; None if it never ends
+    chunk: int = 0  # the number, from 1, of the chunk that a message carries; 0 for other events
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,13 @@ class Film:
     def last(self) -> int:
         """Return the number of the last step. The film begins at step 1."""
         return max((lane.events[-1].step for lane in self.lanes), default=1)
+
+    @cached_property
+    def is_ring(self) -> bool:
+        """Whether every message goes to the next of at least three ranks."""
+        sends = [(n, e.sends) for n, lane in enumerate(self.lanes) for e in lane.events if e.op == "send"]
+        following = (list(receivers) == [(n + 1) % len(self.lanes)] for n, receivers in sends)
+        return len(self.lanes) > 2 and bool(sends) and all(following)
 
     @cached_property
     def moments(self) -> list[list[tuple[Lane, Event]]]:
@@ -104,6 +111,8 @@ def film(
     ends: Iterable[tuple[str, Any, str]],
     ranks: Iterable[int],
     failure: str = "",
+    *,
+    show_memory: bool = True,
 ) -> Film:
     """Return the film of a run.
 
@@ -115,6 +124,7 @@ def film(
             returned.
         ranks: the numbers of the ranks.
         failure: why the run failed.
+        show_memory: whether the film shows what each rank held.
     """
     notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
     if not any(call.values for theirs in calls for call in theirs):
@@ -128,16 +138,16 @@ def film(
             events = sorted([*events, *_marks(memory[index].marks)], key=lambda event: event.seconds)
         held = memory[index].by_category if memory else {}
         events.append(Event(kind="end", name=end[0], line=end[1], tensors=end[2], held=held))
+        for event in events if not show_memory else ():
+            event.held = {}
         lanes.append(Lane(rank=rank, events=events))
     _leave_out_constants([lane.events for lane in lanes])
     schedule([lane.events for lane in lanes], together=bool(failure))
+    _follow_chunks([lane.events for lane in lanes])
     return Film(lanes=lanes, failure=failure, notes=tuple(notes))
 
 
 def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
-    waited_from, done = max(call.waited_from, call.issued), call.done
-    waits = waited_from < done < inf
-    matched = min(max(call.matched, waited_from), done)
     return Event(
         kind="call",
         name=call.name,
@@ -151,7 +161,6 @@ def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
         members=tuple(place[member] for member in _members(rank, call) if member in place),
         sends={place.get(receiver, -1): int(share) for receiver, share in call.shares.items()},
         tensors=call.tensors,
-        waited=(matched - waited_from, done - matched) if waits else (0.0, 0.0),
         before=call.values.before if call.values else (),
         after=call.values.after if call.values else (),
         around=call.values.around if call.values else (),
@@ -159,16 +168,40 @@ def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
     )
 
 
-def _leave_out_constants(lanes: Sequence[Sequence[Event]]) -> None:
-    """Keep the counters that change on at least one rank. What every rank keeps, such as its number, counts nothing."""
-    changing = set()
-    for events in lanes:
-        values = defaultdict(set)
-        for name, value in (counter for event in events for counter in event.counters):
-            values[name].add(value)
-        changing |= {name for name, found in values.items() if len(found) > 1}
+def _follow_chunks(lanes: Sequence[Sequence[Event]]) -> None:
+    """Give each message the number of its chunk.
+
+    A rank passes on what has come first, and never back to where it came from. If nothing has come that it can pass on,
+    its message begins a new chunk.
+    """
+    arrived: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by lane: step, sender, and number of the chunk
+    chunks: dict[int, int] = {}  # by match
+    sends = [(lane, event) for lane, events in enumerate(lanes) for event in events if event.op == "send"]
+    for lane, event in sorted(sends, key=lambda send: send[1].step):
+        for receiver in event.sends if event.match and event.done else ():
+            came = [one for one in arrived[lane] if one[0] < event.step and one[1] != receiver][:1]
+            chunks[event.match] = came[0][2] if came else len({*chunks.values()}) + 1
+            arrived[lane] = [one for one in arrived[lane] if one not in came]
+            arrived[receiver].append((event.done or 0, lane, chunks[event.match]))
     for event in (event for events in lanes for event in events):
-        event.counters = tuple((name, value) for name, value in event.counters if name in changing)
+        event.chunk = chunks.get(event.match, 0)
+
+
+def _leave_out_constants(lanes: Sequence[Sequence[Event]]) -> None:
+    """Keep the counters that change on at least one rank, and the variables that change or differ between ranks."""
+    on_a_rank: dict[tuple[int, str], set[Any]] = defaultdict(set)
+    on_all: dict[str, set[Any]] = defaultdict(set)
+    events = [(lane, event) for lane, theirs in enumerate(lanes) for event in theirs]
+    for lane, event in events:
+        for name, value in event.counters:
+            on_a_rank[lane, name].add(value)
+        for name, value in event.around:
+            on_all[name].add(value)
+    changing = {name for (_, name), values in on_a_rank.items() if len(values) > 1}
+    telling = {name for name, values in on_all.items() if len(values) > 1}
+    for _, event in events:
+        event.counters = tuple(item for item in event.counters if item[0] in changing)
+        event.around = tuple(item for item in event.around if item[0] in telling)
 
 
 def _members(rank: int, call: Any) -> Sequence[int]:

@@ -26,6 +26,20 @@ def schedule(lanes: Sequence[list[Any]], *, together: bool) -> None:
     last = 1 + max(clocks.now, default=0)
     for now, events in zip(clocks.now, lanes, strict=True):
         events[-1].step = events[-1].done = last if together and events[-1].name != "returned" else now + 1
+    _join(lanes)
+
+
+def _join(lanes: Sequence[list[Any]]) -> None:
+    """Make one step of a step at which every rank starts calls that all end at the next one, and of that next one."""
+    starts: dict[int, dict[int, bool]] = defaultdict(dict)  # by step and lane, whether all that it does is to start
+    for lane, events in enumerate(lanes):
+        for event in events:
+            starts[event.step][lane] = event.done == event.step + 1
+    busy = {event.done for events in lanes for event in events}
+    joined = [s for s, theirs in starts.items() if s not in busy and len(theirs) == len(lanes) and all(theirs.values())]
+    for event in (event for events in lanes for event in events):
+        event.step -= sum(step < event.step for step in joined)
+        event.done = event.done and event.done - sum(step < event.done for step in joined)
 
 
 class _Clocks:

@@ -48,6 +48,11 @@ def _messages(film: Film, step: int, moment: Moment) -> Iterator[str]:
                 to = film.lanes[receiver].rank if receiver >= 0 else event.name.rpartition(" ")[2]
                 routes[nbytes].append(f"{lane.name} → {to}")
     for nbytes, found in routes.items():
+        if film.is_ring and len(found) == len(film.lanes):
+            sends = [event.done or step + 1 for event in film.lanes[0].events if event.op == "send"]
+            sent = sum(done <= step for done in sends)
+            yield f"every rank passes {in_bytes(nbytes)} on; each has sent {sent} of {len(sends)} chunks"
+            continue
         more = f" and {len(found) - MOST_PARTS} more" if len(found) > MOST_PARTS else ""
         each = " each" if len(found) > 1 else ""
         yield f"{in_bytes(nbytes)}{each} from {', '.join(found[:MOST_PARTS])}{more}"
@@ -64,7 +69,7 @@ def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
         sent = f", {in_bytes(total)} sent by each" if total else ""
         return "" if event.op in ("send", "recv") else f"{event.name}{sent}"
     if event.blocking:
-        missing = film.missing(event, step)
+        missing = film.missing(event, step) if event.op not in ("send", "recv") else []
         why = f" for {_who(film, missing)}" if missing else f" of {event.tensors}" if event.done is None else ""
         return f"waiting in {event.name}{why}"
     name = f"a {event.op}" if event.op in ("send", "recv") else event.name
@@ -109,11 +114,12 @@ def _details(film: Film, step: int, moment: Moment) -> Iterator[str]:
             held[", ".join(f"{name} {in_bytes(n)}" for name, n in event.held.items() if n)].append(lane)
         if event.done == step and (event.before or event.after) and len(values) < MOST_PARTS:
             sides = [", ".join(f"{name} [{numbers(v)}]".strip() for name, v in s) for s in (event.before, event.after)]
-            values.append(f"    {lane.name}: {' → '.join(filter(None, sides))}")
+            verb = {"send": "sends ", "recv": "receives "}.get(event.op, "")
+            values.append(f"    {lane.name}: {verb}{' → '.join(filter(None, sides))}")
     yield from (f"    {_who(film, lanes)} at {line}" for line, lanes in lines.items())
     yield from values
     yield from (f"    {_who(film, lanes)}: {text}" for text, lanes in held.items())
 
 
 def _who(film: Film, lanes: Sequence[Lane]) -> str:
-    return who([lane.rank for lane in lanes], len(film.lanes))
+    return who(list(dict.fromkeys(lane.rank for lane in lanes)), len(film.lanes))

@@ -43,10 +43,16 @@ def _memory(held: Sequence[int]) -> Any:
     """Return what `plot_memory` reads of bytes held after each change. An allocator does not know what they are."""
     end, most = ({"other": nbytes} for nbytes in (held[-1], max(held)))
     changes = [
-        SimpleNamespace(seconds=0.0, deltas={"other": after - before}, highest_bytes=max(before, after))
+        SimpleNamespace(
+            seconds=0.0,
+            deltas={"other": after - before},
+            highest_bytes=max(before, after),
+            operator="a change",
+            line=None,
+        )
         for before, after in pairwise([0, *held])
     ]
-    peak = SimpleNamespace(by_category=most)
+    peak = SimpleNamespace(by_category=most, holdings=())
     return SimpleNamespace(timeline=changes, peak_bytes=max(held), at_peak=peak, by_category=end, marked=(), marks={})
 
 

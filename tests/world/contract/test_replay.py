@@ -21,10 +21,9 @@ def pass_right():
 def test_the_steps_of_a_run_are_those_of_its_program(world) -> None:
     text = str(world(3).run(pass_right).replay())
 
-    assert "step 1: All 3 ranks: starting a send\n" in text
-    assert "step 2: 8 B each from rank 0 → 1, rank 1 → 2, rank 2 → 0\n" in text
-    assert "step 3: All 3 ranks: all_reduce #1, 10 B sent by each\n" in text
-    assert "step 4: All 3 ranks: returned\n    rank 0: 3\n" in text
+    assert "step 1: Every rank passes 8 B on; each has sent 1 of 1 chunks\n" in text
+    assert "step 2: All 3 ranks: all_reduce #1, 10 B sent by each\n" in text
+    assert "step 3: All 3 ranks: returned\n    rank 0: 3\n" in text
     assert "make the world with World(…, replay=True)" in text
 
 
@@ -32,7 +31,7 @@ def test_values_before_and_after_each_call_are_kept_on_request(world) -> None:
     run = world(3, replay=True).run(pass_right)
 
     text = str(run.replay())
-    assert "    rank 0: mine [0]\n    rank 0: received [2]\n" in text
+    assert "    rank 0: sends mine [0]\n    rank 0: receives received [2]\n" in text
     assert "    rank 2: received [1] → received [3]\n" in text
     assert "replay=True" not in text
 

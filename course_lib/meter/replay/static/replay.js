@@ -8,14 +8,14 @@ const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "comm
 
 // An event, as data.py packs it. `done` is 0 for a call that never ends, `line` for an unknown line.
 function unpacked(row) {
-  const [step, done = 0, name = 0, line = 0, held = 0, match = 0, members = 0, blocking = 0, sends = [], peers = 0, bytes = 0,
-    before = [], after = [], around = [], counters = []] = row;
+  const [step, done = 0, name = 0, line = 0, held = 0, match = 0, members = 0, blocking = 0, sends = [],
+    before = [], after = [], around = [], counters = [], chunk = 0] = row;
   const [kind, text, op, tensors] = film.names[name];
   const call = op === "send" || op === "recv" ? op : text;  // the peers of ranks differ
   const to = [];
   for (let i = 0; i < sends.length; i += 2) to.push({lane: sends[i], bytes: sends[i + 1]});
   return {step, done, kind, text, op, call, tensors, line, held: film.held[held], match, members: film.members[members],
-    blocking, sends: to, peers, bytes, before, after, counters, around: [...counters, ...around]};
+    blocking, sends: to, before, after, counters, around: [...counters, ...around], chunk};
 }
 
 const lanes = film.lanes.map((lane, number) => ({...lane, number, events: lane.events.map(unpacked)}));
@@ -23,6 +23,8 @@ const steps = film.captions.length;
 const failed = film.failure !== "";
 const kept = lanes.some(lane => lane.events.some(event => event.before.length || event.around.length));  // values
 const most = Math.max(1, ...film.held.map(total));
+const ring = film.ring && lanes.length <= 8;
+const weighed = lanes.some(lane => new Set(lane.events.slice(0, -1).map(event => event.held)).size > 1);  // bytes change
 
 function total(held) {
   return Object.values(held).reduce((sum, bytes) => sum + bytes, 0);
@@ -89,7 +91,7 @@ function status(lane, step) {
   if (event.kind === "end") return event.text;
   if (event.kind === "mark") return event.step === step ? `at the mark “${event.text}”` : `after the mark “${event.text}”`;
   if (waits(event, step)) {
-    const absent = missing(event, step);
+    const absent = event.call === event.op ? [] : missing(event, step);  // a message's name has its peer
     return `waits in ${event.text}` + (absent.length ? ` for ${ranksOf(absent)}` : "");
   }
   if (event.done === step) return arrivals(lane, step).map(call => call.text).join(", ");
@@ -225,19 +227,22 @@ function showCode(step) {
 
 // -- the ranks, side by side -----------------------------------------------------------------------------------------
 
-function values(title, tensors, old) {
+function values(title, tensors, old, tint = "") {
   const box = make("div", {class: "values"}, make("b", {}, title));
   tensors.forEach(([name, text], index) => {
     const before = old?.[index]?.[1].split(" ") ?? null, row = make("span", {class: "tensor"});
     if (name) row.append(make("var", {}, name));
     text.split(" ").forEach((number, place) => {
       const changed = before && before[place] !== number;
-      row.append(make("span", changed ? {class: "changed"} : {}, number || "empty"));
+      row.append(make("span", {class: changed ? "changed" : tint}, number || "empty"));
     });
     box.append(row);
   });
   return box;
 }
+
+// A chunk keeps its tint on its way.
+const tint = call => call.chunk ? `tint t${(call.chunk - 1) % 8}` : "";
 
 function bar(held) {
   const parts = CATEGORIES.filter(name => held[name]).map(name => ({name, bytes: held[name]}));
@@ -253,12 +258,13 @@ function bar(held) {
 }
 
 function arrived(call) {
-  const parts = call.sends.map(({lane: to, bytes}) =>
-    make("p", {}, `sends ${inBytes(bytes)} to ${to < 0 ? "another rank" : `rank ${lanes[to].rank}`}`));
+  const amounts = call.sends.map(({lane: to, bytes}) => `${inBytes(bytes)} to ${to < 0 ? "another rank" : `rank ${lanes[to].rank}`}`);
   const same = call.before.length === call.after.length && call.before.every(([name], i) => name === call.after[i][0]);
-  const [before, after] = {send: ["sent", ""], recv: ["", "received"]}[call.op] ?? ["before", "after"];
-  if (call.before.length) parts.push(values(before, call.before));
-  if (call.after.length) parts.push(values(after, call.after, same ? call.before : null));
+  const sent = call.op === "send" && call.before.length > 0;
+  const [before, after] = {send: [`sends ${amounts}`, ""], recv: ["", "receives"]}[call.op] ?? ["before", "after"];
+  const parts = sent ? [] : amounts.map(text => make("p", {}, `sends ${text}`));
+  if (call.before.length) parts.push(values(before, call.before, null, tint(call)));
+  if (call.after.length) parts.push(values(after, call.after, same ? call.before : null, tint(call)));
   return parts;
 }
 
@@ -268,31 +274,33 @@ function earlier(lane, event, variables) {
   return variables.map(([name, text]) => past?.around.find(other => other[0] === name) ?? [name, text]);
 }
 
-function facts(calls) {
-  const tensors = [...new Set(calls.map(call => call.tensors))].filter(text => text !== "no tensor").join("; ");
-  const peers = Math.max(0, ...calls.map(call => call.peers)), bytes = Math.max(0, ...calls.map(call => call.bytes));
-  const waited = calls.some(call => call.done > now) || peers + bytes < 0.05 ? "" : `waited ${peers.toFixed(1)} ms for peers, ${bytes.toFixed(1)} ms for bytes`;
-  return [tensors, waited].filter(text => text).map(text => make("p", {class: "quiet"}, text));
+function shapes(calls) {  // of tensors whose values are not shown
+  const texts = calls.filter(call => !call.before.length && !call.after.length).map(call => call.tensors);
+  return [...new Set(texts)].filter(text => text && text !== "no tensor").map(text => make("p", {class: "quiet"}, text));
 }
 
 function card(lane, step) {
   const event = at(lane, step), box = make("section", {class: `card ${state(lane, step)}`, "aria-label": lane.name});
   box.append(make("h2", {}, lane.name), make("p", {class: "status"}, status(lane, step)));
   if (!event) return box;
-  const [label, , source] = film.lines[event.line - 1] ?? ["", 0, ""];
-  if (label) box.append(make("p", {class: "line"}, make("span", {}, label), make("code", {}, source)));
+  if (apart(step)) box.append(make("p", {class: "line"}, film.lines[event.line - 1] ?? ""));
   const calls = arrivals(lane, step);
   for (const call of calls) box.append(...arrived(call));
-  if (event.kind === "call" && event.done !== step && event.before.length) box.append(values("before", event.before));
+  if (event.kind === "call" && event.done !== step && event.before.length) box.append(values("before", event.before, null, tint(event)));
   const named = new Set([event, ...calls].flatMap(call => [...call.before, ...call.after]).map(([name]) => name));
   const variables = event.around.filter(([name]) => !named.has(name));
   if (variables.length) box.append(values("variables", variables, earlier(lane, event, variables)));
-  box.append(...facts(event.kind === "call" && !calls.includes(event) ? [...calls, event] : calls));
+  box.append(...shapes(event.kind === "call" && !calls.includes(event) ? [...calls, event] : calls));
   for (const call of underway(lane, step))
     if (call !== event) box.append(make("p", {class: "quiet"}, `under way: ${call.text}`));
   if (event.kind === "end" && event.tensors) box.append(make("p", {class: "line"}, make("code", {}, event.tensors)));
-  if (total(event.held)) box.append(bar(event.held));
+  if (weighed && total(event.held)) box.append(bar(event.held));
   return box;
+}
+
+// Whether ranks are at different lines. The code beside the cards shows a line that all are at.
+function apart(step) {
+  return new Set(lanes.map(lane => at(lane, step)?.line)).size > 1;
 }
 
 let shown = new Set(firstShown());
@@ -312,20 +320,22 @@ function firstShown() {
 const cardRow = make("div", {class: "row", tabindex: 0, role: "group", "aria-label": "Ranks"});
 $("ranks").append(cardRow);
 
-function showRanks(step) {
+function showRanks(step, moves = false) {
   const theirs = lanes.filter(lane => shown.has(lane.number));
   cardRow.style.setProperty("--n", theirs.length);
-  cardRow.replaceChildren(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
-  drawArcs(theirs, step);
+  cardRow.classList.toggle("ring", ring);
+  cardRow.replaceChildren(...theirs.map(lane => card(lane, step)));
+  const width = cardRow.scrollWidth, high = ring ? 216 : 62, look = `width: ${width}px; height: ${high}px`;
+  const svg = draw(cardRow, "svg", {class: "arcs", "aria-hidden": true, viewBox: `0 0 ${width} ${high}`, style: look});
+  cardRow.prepend(svg);
+  const travelling = ring ? drawRing(svg, width, step) : drawArcs(svg, high, theirs, step);
+  for (const [path, call, text] of travelling) travel(svg, path, call, text, moves && call.done === step);
   cardRow.style.minHeight = `${cardRow.offsetHeight}px`;  // what is below the cards keeps its place
 }
 
-function drawArcs(theirs, step) {
-  const [svg, ...cards] = cardRow.children, high = 62, width = cardRow.scrollWidth;
-  svg.setAttribute("class", "arcs");
-  svg.setAttribute("viewBox", `0 0 ${width} ${high}`);
-  svg.setAttribute("aria-hidden", "true");
-  svg.style.width = `${width}px`;
+// The arcs above the cards along which bytes go at a step: path, call and label of each.
+function drawArcs(svg, high, theirs, step) {
+  const cards = [...cardRow.children].slice(1), found = [];
   const x = cards.map(card => card.offsetLeft - cardRow.offsetLeft + card.offsetWidth / 2);
   theirs.forEach((lane, from) => arrivals(lane, step).forEach(call => call.sends.forEach(({lane: receiver, bytes}) => {
     const to = theirs.findIndex(other => other.number === receiver);
@@ -333,13 +343,52 @@ function drawArcs(theirs, step) {
     const side = Math.sign(to - from), start = x[from] + 8 * side, end = x[to] - 8 * side, far = Math.abs(to - from) > 1;
     const back = !far && side < 0;  // below an arc in the other direction
     const top = far ? 12 : back ? 44 : 28, control = high - 8 - (high - 8 - top) * 4 / 3;
-    draw(svg, "path", {d: `M${start} ${high - 2}C${start} ${control} ${end} ${control} ${end} ${high - 6}`});
-    draw(svg, "path", {class: "head", d: `M${end - 5} ${high - 10}L${end} ${high - 1}L${end + 5} ${high - 10}z`});
-    const value = call.op === "send" && call.before.length === 1 && call.before[0][1];
-    const label = value && value.length <= 16 ? value : inBytes(bytes);
-    if (cards[0].offsetWidth > 90 && !back) draw(svg, "text", {x: (start + end) / 2, y: top - 2}, label);
+    const path = draw(svg, "path", {d: `M${start} ${high - 2}C${start} ${control} ${end} ${control} ${end} ${high - 12}`});
+    found.push([path, call, cards[0].offsetWidth > 90 ? label(call, bytes) : ""]);
   })));
-  svg.append(...svg.querySelectorAll("text"));  // above the arcs that cross them
+  return found;
+}
+
+// The ranks on a ring, and what each has received last: at its end, what it returned.
+function drawRing(svg, width, step) {
+  const rx = Math.min(width / 2 - 56, 250), ry = 70, n = lanes.length;
+  const [x, y] = [i => width / 2 + rx * Math.cos(angle(i)), i => ry + 42 + ry * Math.sin(angle(i))];
+  const angle = i => Math.PI * ((2 * i - 1) / n - 0.5), found = [], paths = [];
+  for (let i = 0; i < n; i++) {
+    const used = arrivals(lanes[i], step).some(call => call.op === "send");
+    const d = `M${x(i)} ${y(i)}A${rx} ${ry} 0 0 1 ${x(i + 1)} ${y(i + 1)}`;
+    paths.push(draw(svg, "path", {class: used ? "" : "unused", d}));
+    const between = angle(i + 0.5), turn = Math.atan2(ry * Math.cos(between), -rx * Math.sin(between)) * 180 / Math.PI;
+    draw(svg, "path", {class: used ? "head" : "head unused", d: "M-5 -5L6 0L-5 5z",
+      transform: `translate(${x(i + 0.5)} ${y(i + 0.5)}) rotate(${turn})`});
+  }
+  for (const lane of lanes) {
+    const [left, top] = [x(lane.number), y(lane.number)], end = at(lane, step)?.kind === "end" && at(lane, step);
+    draw(svg, "rect", {class: `node ${state(lane, step)}`, x: left - 52, y: top - 34, width: 104, height: 52, rx: 8});
+    draw(svg, "text", {class: "name", x: left, y: top - 18}, lane.name);
+    const from = (lane.number + n - 1) % n, call = lanes[from].events.findLast(
+      event => event.op === "send" && event.done && event.done <= step);
+    const result = end ? end.tensors.replace(/^tensor\((.*)\)$/, "$1") : "";
+    if (call) found.push([paths[from], call, result && result.length <= 16 ? result : label(call, call.sends[0].bytes)]);
+  }
+  return found;
+}
+
+function label(call, bytes) {  // the value, if it is one and short
+  const value = call.op === "send" && call.before.length === 1 && call.before[0][1];
+  return value && value.length <= 14 ? value : inBytes(bytes);
+}
+
+// Put a label at the end of a path, to which it slides if it moves and the reader does not mind.
+function travel(svg, path, call, text, moves) {
+  const chip = draw(svg, "g", {class: `chip ${tint(call)}`}), width = Math.max(16, text.length * 7.5 + 10);
+  draw(chip, "rect", {x: -width / 2, y: -10, width, height: 20, rx: 4});
+  draw(chip, "text", {y: 4}, text);
+  const frames = Array.from({length: 25}, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 24))
+    .map(({x, y}) => ({transform: `translate(${x}px, ${y}px)`}));
+  chip.style.transform = frames.at(-1).transform;
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (moves && !still) chip.animate(frames, {duration: 600, easing: "ease-in-out"});
 }
 
 // -- comparing --------------------------------------------------------------------------------------------------------
@@ -367,7 +416,7 @@ function counter(a, b, agreed) {
 }
 
 function has(lane, event, field) {
-  const line = film.lines[event.line - 1]?.[0], where = line ? ` (${line})` : "";
+  const line = film.lines[event.line - 1], where = line ? ` (${line})` : "";
   const [, count] = event.counters.find(([name]) => name === field) ?? [];
   if (count) return `${lane.name}: ${field} = ${count} at ${event.text}${where}`;
   if (field === "before" || field === "after")
@@ -381,12 +430,11 @@ function earliest(pairs) {
   return found.sort((a, b) => a.pass - b.pass || a.step - b.step)[0];
 }
 
-function compare(pairs) {
-  const found = earliest(pairs), what = kept ? "difference" : "difference in calls";
-  $("answer").textContent = found ? `First ${what}, at step ${found.step}: ${found.text}` : `No ${kept ? "difference in calls and values" : what}.`;
-  for (const lane of found?.pair ?? []) shown.add(lane.number);
+function show(found) {
+  $("answer").textContent = `First difference${kept ? "" : " in calls"}, at step ${found.step}: ${found.text}`;
+  for (const lane of found.pair) shown.add(lane.number);
   chips();
-  stepTo(found?.step ?? now);
+  stepTo(found.step);
 }
 
 function chips() {
@@ -406,24 +454,22 @@ function chips() {
 
 let now = failed ? steps : 1, timer = 0;
 
-function go(step) {
+function go(step, moves = step === now + 1) {
   now = Math.max(1, Math.min(steps, step));
   $("slider").value = now;
   $("slider").setAttribute("aria-valuetext", `step ${now} of ${steps}: ${film.captions[now - 1]}`);
   $("step").textContent = `step ${now} of ${steps}`;
   $("caption").textContent = film.captions[now - 1] || "The ranks compute.";
-  $("jump").value = now;
   $("cursor").setAttribute("x", LEFT + (now - 1) * column);
-  for (const [id, there] of [["first", 1], ["back", 1], ["next", steps], ["last", steps]])
-    $(id).setAttribute("aria-disabled", now === there);  // `disabled` would take the focus away
+  for (const [id, there] of [["back", 1], ["next", steps]]) $(id).setAttribute("aria-disabled", now === there);
   showCode(now);
-  showRanks(now);
+  showRanks(now, moves);
 }
 
 function play(on) {
   clearInterval(timer);
-  timer = on ? setInterval(() => now < steps ? go(now + 1) : play(false), 1000) : 0;
-  if (on) go(now === steps ? 1 : now);
+  timer = on ? setInterval(() => now < steps ? go(now + 1) : play(false), 1200) : 0;
+  if (on) go(now === steps ? 1 : now, true);
   $("play").classList.toggle("playing", on);
   $("play").setAttribute("aria-label", on ? "Pause" : "Play");
 }
@@ -437,7 +483,7 @@ const KEYS = {ArrowLeft: () => stepTo(now - 1), ArrowRight: () => stepTo(now + 1
   End: () => stepTo(steps), " ": () => play(!timer)};
 
 document.addEventListener("keydown", event => {
-  const typing = event.target.closest("select, input") || event.key === " " && event.target.closest("button");
+  const typing = event.target.closest("input") || event.key === " " && event.target.closest("button");
   if (typing || !KEYS[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   KEYS[event.key]();
@@ -492,10 +538,10 @@ function showFailure() {
   const [headline, ...more] = film.failure.split("\n"), next = more.filter(line => line.startsWith("Next:"));
   $("failure").append(make("b", {}, ...withCode(headline.slice(0, 1).toUpperCase() + headline.slice(1))),
     ...next.map(line => make("span", {}, ...withCode(line))));
-  const pairs = alike(), found = earliest(pairs);
+  const found = earliest(alike());
   if (!found) return;
   const button = make("button", {}, `Step ${found.step}: where ranks first differ`);
-  button.onclick = () => compare(pairs);
+  button.onclick = () => show(found);
   $("failure").append(button);
 }
 
@@ -507,22 +553,10 @@ function begin() {
   } catch { /* the same */ }
   $("slider").max = steps;
   $("slider").oninput = () => stepTo(Number($("slider").value));
-  film.captions.forEach((caption, i) => {
-    $("jump").append(make("option", {value: i + 1}, `${i + 1} · ${caption}`));
-  });
-  $("jump").onchange = () => stepTo(Number($("jump").value));
-  $("first").onclick = () => stepTo(1);
   $("back").onclick = () => stepTo(now - 1);
   $("next").onclick = () => stepTo(now + 1);
-  $("last").onclick = () => stepTo(steps);
   $("play").onclick = () => play(!timer);
   for (const button of document.querySelectorAll(".buttons button")) button.setAttribute("aria-label", button.title);
-  for (const id of ["one", "other"])
-    $(id).append(...lanes.map(lane => make("option", {value: lane.number}, lane.name)));
-  const calls = lane => lane.events.map(event => event.text + event.tensors).join();
-  $("other").value = Math.max(1, lanes.findIndex(lane => calls(lane) !== calls(lanes[0])));
-  $("differ").onclick = () => compare([[lanes[$("one").value], lanes[$("other").value]]]);
-  $("compare").hidden = lanes.length < 2;
   $("title").textContent = `Replay of ${lanes.length} rank${lanes.length > 1 ? "s" : ""}, in ${steps} steps`;
   $("failure").hidden = !failed;
   if (failed) showFailure();
