@@ -1,4 +1,4 @@
-"""A machine with torch, and without Jupyter: programs, worlds and checks run there."""
+"""A machine with torch, and without Jupyter and matplotlib: programs, worlds and checks run there."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ABSENT = ("IPython", "ipywidgets", "jupyter_client", "jupyter_core", "jupyterlab", "mistune", "nbclient")
+ABSENT = ("IPython", "ipywidgets", "jupyter_client", "jupyter_core", "jupyterlab", "matplotlib", "mistune", "nbclient")
 ABSENT += ("nbformat", "pygments", "traitlets")
 
 WITHOUT = f"""
@@ -23,7 +23,7 @@ sys.meta_path.insert(0, Absent())
 PROGRAM = """
 import torch
 import torch.distributed as dist
-from course_lib import World, compare_memory, exercises, mark, plan, report, table, zero
+from course_lib import World, compare, exercises, mark, plan, report, table, zero
 
 def train():
     torch.manual_seed(0)

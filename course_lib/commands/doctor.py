@@ -101,7 +101,7 @@ def packages() -> Finding:
 
 def file_names() -> Finding:
     """Check that no file here, or beside the learner's notebooks, has a module's name: Python would import the file."""
-    modules = sys.stdlib_module_names | {"torch", "numpy", "IPython", "ipywidgets", "course_lib"}
+    modules = sys.stdlib_module_names | {"torch", "numpy", "matplotlib", "IPython", "ipywidgets", "course_lib"}
     folders = dict.fromkeys([Path.cwd(), lab.folder()])
     found = [str(file) for folder in folders for file in sorted(folder.glob("*.py")) if file.stem in modules]
     if found:

@@ -1,76 +1,52 @@
-"""Axes on the canvas: two lines with round numbers, and the places of values between them."""
+"""Axes that matplotlib draws on the canvas, in the ink of the theme."""
 
-from collections.abc import Callable, Iterable
-from math import ceil, floor, isfinite, log10
-from typing import NamedTuple
+from __future__ import annotations
 
-from .canvas import INK, NOTE, Canvas, text_width, ticks
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-BELOW, ROOM = 40, 0.04  # pixels below axes, for numbers and a label; the share of a scale beyond its values
+from .canvas import FAINT, INK, WIDTH, Canvas
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-class Scale(NamedTuple):
-    """The places of values, from 0 to 1, and the round numbers to show."""
-
-    place: Callable[[float], float]
-    numbers: list[float]
-
-
-InPixels = Callable[[float, float], tuple[float, float]]
-"""The place of a point in pixels, from its values on both axes."""
-
-
-class Box(NamedTuple):
-    """The area between two axes, in pixels."""
-
-    left: float
-    top: float
-    width: float
-    height: float
+STAND_INS = {INK: "#1f2328", FAINT: "#636c76"}
+"""Colours that matplotlib draws with, in place of those of the theme, which it does not know."""
+_STYLE: dict[Any, Any] = {
+    "savefig.format": "svg",
+    "svg.fonttype": "none",  # text stays text, which is shorter than its outlines
+    "svg.hashsalt": "course",  # the same figure has the same ids
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "axes.edgecolor": STAND_INS[INK],
+} | dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), STAND_INS[FAINT])
 
 
-def scale(values: Iterable[float], *, log: bool = False) -> Scale:
-    """Return the scale of `values`; those that are not finite have no place."""
-    shown = [value for value in values if isfinite(value)] or [1.0]
-    low, high = min(shown), max(shown)
-    if low == high:
-        low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
-    position: Callable[[float], float] = log10 if log else float
-    first, span = position(low), position(high) - position(low)
-    if log:  # at most one power of ten: the numbers between powers are shown, too
-        factors = range(1, 10) if high < 10 * low else (1,)
-        numbers = [factor * 10.0**power for power in range(floor(first), ceil(first + span) + 1) for factor in factors]
-        numbers = [number for number in numbers if 0.999 * low <= number <= 1.001 * high]
-    else:
-        step = max(ticks(high - low, 6)[1], all(value == int(value) for value in shown))  # no half steps of a training
-        numbers = [step * times for times in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-    return Scale(lambda value: ROOM + (1 - 2 * ROOM) * (position(value) - first) / span, numbers)
+@contextmanager
+def axes(canvas: Canvas, height: float, columns: int = 1, width: float = WIDTH) -> Iterator[list[Axes]]:
+    """Return axes side by side, together `width` pixels wide. What the block draws on them goes onto the canvas."""
+    import matplotlib  # here, because most figures do without, and so does a machine without notebooks
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context(_STYLE):
+        layout = ConstrainedLayoutEngine(rect=(0, 0, width / WIDTH, 1))
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout=layout, facecolor="none")
+        yield list(figure.subplots(1, columns, squeeze=False)[0])
+        out = io.StringIO()
+        figure.savefig(out, metadata={"Date": None})
+    svg = re.sub(r"<!--.*?-->|xlink:(?=href)", "", out.getvalue(), flags=re.DOTALL)
+    for variable, colour in STAND_INS.items():
+        svg = svg.replace(colour, variable)
+    canvas.nest(svg[svg.index("<g ") : svg.rindex("</svg>")], height)
 
 
-def draw_axes(canvas: Canvas, box: Box, x: Scale, y: Scale, xlabel: str, ylabel: str) -> InPixels:
-    """Draw the axes around `box`, and return a function from values to pixels."""
-
-    def at(across: float, up: float) -> tuple[float, float]:
-        return box.left + x.place(across) * box.width, box.top + (1 - y.place(up)) * box.height
-
-    foot = box.top + box.height
-    for number in y.numbers:
-        height = box.top + (1 - y.place(number)) * box.height
-        canvas.line(box.left, height, box.left + box.width, height, stroke_width=0.5)
-        canvas.text(box.left - 6, height + 4, f"{number:g}", "end", **NOTE)
-    for number in x.numbers:
-        across = box.left + x.place(number) * box.width
-        canvas.line(across, foot, across, foot + 4)
-        canvas.text(across, foot + 16, f"{number:g}", "middle", **NOTE)
-    canvas.add("path", d=f"M{box.left:.1f} {box.top:.1f}V{foot:.1f}h{box.width:.1f}", stroke=INK, fill="none")
-    canvas.text(box.left + box.width / 2, foot + 32, xlabel, "middle", **NOTE)
-    if ylabel:
-        place = (box.left - 14 - numbers_width(y), box.top + box.height / 2)
-        turned = f"rotate(-90 {place[0]:.1f} {place[1]:.1f})"
-        canvas.text(*place, ylabel, "middle", **NOTE, transform=turned)
-    return at
-
-
-def numbers_width(axis: Scale) -> float:
-    """Return the width of the widest number of an axis, in pixels."""
-    return max((text_width(f"{number:g}", 11) for number in axis.numbers), default=0.0)
+def in_pixels(panel: Axes, x: float, y: float) -> tuple[float, float]:
+    """Return where x, y of a panel is, from the top left corner of what matplotlib draws."""
+    across, up = panel.transData.transform((x, y))
+    return across, panel.figure.bbox.height - up

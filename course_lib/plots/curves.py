@@ -1,15 +1,13 @@
-"""Curves: numbers over steps, one line for each run."""
+"""Curves: numbers over steps, one line for each run. matplotlib draws axes and lines, the canvas the rest."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from math import isfinite
 from types import MappingProxyType
 
-from .axes import BELOW, Box, draw_axes, numbers_width, scale
-from .canvas import FAINT, INK, MEMBERS, SMALL, WIDTH, Canvas, cut, short, text_width
+from .axes import STAND_INS, axes, in_pixels
+from .canvas import FAINT, INK, MEMBERS, WIDTH, Canvas, cut, text_width
 from .picture import Picture
 
-ROUND = {"stroke_linecap": "round", "stroke_linejoin": "round"}
 HEIGHT, APART, LONGEST = 240, 17, 30
 """Pixels of the figure and between two labels, and the most letters of a label."""
 LOOKS = ((FAINT, 16.5), (MEMBERS[0], 13.5), (MEMBERS[3], 10.5), (MEMBERS[2], 7.5), (MEMBERS[1], 4.5), (INK, 1.5))
@@ -61,31 +59,35 @@ def draw_curves(
     """Draw axes and lines, each with its name at its end, and move `canvas.y` below them."""
     names, height = [cut(name, LONGEST) for name in lines], max(HEIGHT, APART * len(lines) + 60)
     looks = [LOOKS[max(len(LOOKS) - len(lines) + at, 0)] for at in range(len(lines))]
-    x, y = scale([*xs, *marks.values()], log="x" in log), scale(chain(*lines.values()), log="y" in log)
-    left, right = 26 + numbers_width(y), WIDTH - max(map(text_width, names)) - 40  # the names stand behind the axes
-    box = Box(left, canvas.y + 14, right - left, height - BELOW - 14)
-    at = draw_axes(canvas, box, x, y, xlabel, ylabel)
-    paths = []
-    for values in lines.values():
-        points = [at(where, value) for where, value in zip(xs, values, strict=True) if isfinite(value)]
-        paths.append("M" + "L".join(f"{short(across)} {short(down)}" for across, down in points) if points else "")
-    for name, where in marks.items():
-        across = box.left + x.place(where) * box.width
-        canvas.line(across, box.top, across, box.top + box.height, INK, stroke_dasharray="4 3")
-        canvas.text(across, box.top - 4, name, "middle", **SMALL)
-    for outline in (True, False):  # below all lines, which hide the outlines of narrower ones
-        for path, (colour, width) in zip(paths, looks, strict=True):
-            if path and not (outline and width == LOOKS[-1][1]):
-                stroke, wide = (FAINT, width + 1.5) if outline else (colour, width)
-                canvas.add("path", d=path, stroke=stroke, stroke_width=wide, fill="none", **ROUND)
-    ends = [at(xs[-1], values[-1]) if isfinite(values[-1]) else None for values in lines.values()]
-    feet = spread([end[1] if end else box.top + box.height / 2 for end in ends], APART, canvas.y + height - 40)
-    for name, (colour, _), end, foot in zip(names, looks, ends, feet, strict=True):
-        if end:
-            canvas.line(end[0] + 4, end[1], right + 18, foot)
-        canvas.block(right + 20, foot - 6, 12, 12, colour)
-        canvas.text(right + 38, foot + 4, name)
-    canvas.y += height
+    across = WIDTH - max(map(text_width, names)) - 40  # the names stand behind the axes
+    with axes(canvas, height, width=across) as (plot,):
+        plot.set(xlabel=xlabel, ylabel=ylabel)
+        for axis in log:
+            plot.set(**{f"{axis}scale": "log"})
+            shown = xs if axis == "x" else [value for values in lines.values() for value in values]
+            getattr(plot, f"{axis}axis").set_major_formatter("{x:g}")
+            if max(shown) < 10 * min(shown):  # at most one power of ten: the numbers between them are labelled, too
+                getattr(plot, f"{axis}axis").set_minor_formatter("{x:g}")
+        if "x" not in log:
+            from matplotlib.ticker import MaxNLocator
+
+            plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
+        plot.grid(axis="y", linewidth=0.5)
+        for values, (colour, width) in zip(lines.values(), looks, strict=True):
+            if width > LOOKS[-1][1]:  # below all lines, which hide the outlines of narrower ones
+                plot.plot(xs, values, color=STAND_INS[FAINT], linewidth=width + 1.5, solid_capstyle="round", zorder=1.9)
+            plot.plot(xs, values, color=STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
+        for name, at in marks.items():
+            plot.axvline(at, color=STAND_INS[INK], linewidth=1, linestyle="--", zorder=0)
+            plot.text(at, 1, name, transform=plot.get_xaxis_transform(), ha="center", color=STAND_INS[INK])
+        plot.figure.canvas.figure.draw_without_rendering()  # which gives the lines their places
+        ends = [in_pixels(plot, xs[-1], values[-1]) for values in lines.values()]
+        feet = spread([y if isfinite(y) else height / 2 for _, y in ends], APART, height - 40)
+        for name, (colour, _), (x, y), foot in zip(names, looks, ends, feet, strict=True):
+            if isfinite(y):
+                canvas.line(x + 4, canvas.y + y, across + 18, canvas.y + foot)
+            canvas.block(across + 20, canvas.y + foot - 6, 12, 12, colour)
+            canvas.text(across + 38, canvas.y + foot + 4, name)
 
 
 def spread(places: Sequence[float], apart: float, most: float) -> list[float]:

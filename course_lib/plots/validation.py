@@ -1,13 +1,18 @@
 """The planner against published runs: a point for each value, and a panel for each way to cut a model."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..planner import Compared, Validation
-from .axes import BELOW, Box, InPixels, draw_axes, scale
-from .canvas import INK, MEMBERS, SMALL, Canvas, percent, short
+from .axes import STAND_INS, axes, in_pixels
+from .canvas import INK, MEMBERS, Canvas, percent, short
 from .picture import Picture
 
-LEFT, SIDE, APART = 44, 142, 192
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 KINDS = ("data parallel", "TP", "PP", "TP and PP")
 ROWS = (  # values, their unit, and a title
     (("active", "reserved"), 2**30, "Memory of a GPU, GiB"),
@@ -27,14 +32,13 @@ def plot_validation(validation: Validation) -> Picture:
         found = [one for one in validation.compared if one.what in values]
         most = max((max(one.published, one.planned) / unit for one in found), default=1.0)
         canvas.title(title)
-        points = []
-        for number, kind in enumerate(KINDS):
-            panel = [one for one in found if one.run.kind == kind]
-            if panel:
-                box = Box(LEFT + number * APART, canvas.y + 36, SIDE, SIDE)
-                at = _draw_panel(canvas, box, kind, panel, most, "planned" if number == 0 else "")
-                points += [at(one.published / unit, one.planned / unit) for one in panel]
-        canvas.nest(DOT.format(" ".join(f"{short(x)},{short(y - canvas.y)}" for x, y in points)), 36 + SIDE + BELOW)
+        with axes(canvas, 215, columns=len(KINDS)) as panels:
+            panels[0].set(ylabel="planned")
+            for panel, kind in zip(panels, KINDS, strict=True):
+                _draw_panel(panel, kind, [abs(one.error) <= 0.1 for one in found if one.run.kind == kind], most)
+            panels[0].figure.canvas.figure.draw_without_rendering()  # which gives the panels their places
+            places = [_place(panels[KINDS.index(one.run.kind)], one, unit) for one in found]
+            canvas.nest(DOT.format(" ".join(f"{short(x)},{short(y)}" for x, y in places)), 0)
         count += len(found)
     caption = (
         f"{count} values of published runs, planned. A point on the line is planned exactly; between the dotted lines "
@@ -43,13 +47,17 @@ def plot_validation(validation: Validation) -> Picture:
     return canvas.picture(caption, str(validation))
 
 
-def _draw_panel(canvas: Canvas, box: Box, kind: str, panel: Sequence[Compared], most: float, ylabel: str) -> InPixels:
+def _draw_panel(panel: Axes, kind: str, near: Sequence[bool], most: float) -> None:
     """Draw lines at equal values and 10 % from them, and how many runs are planned within 10 %."""
-    near = percent(sum(abs(one.error) <= 0.1 for one in panel) / len(panel))
-    canvas.text(box.left, box.top - 22, f"{kind}: {near}", **SMALL)
-    canvas.text(box.left, box.top - 8, f"of {len(panel)} within 10 %", **SMALL)
-    axis = scale([0.0, most])
-    at = draw_axes(canvas, box, axis, axis, "published", ylabel)
-    for end, dashes in (((most, most), "none"), ((most / 1.1, most), "1 3"), ((most, most / 1.1), "1 3")):
-        canvas.line(*at(0.0, 0.0), *at(*end), INK, stroke_dasharray=dashes)
-    return at
+    if not near:
+        panel.set_axis_off()
+        return
+    ink = STAND_INS[INK]
+    panel.plot([0, most], [0, most], color=ink, linewidth=1)
+    panel.plot([0, most / 1.1], [0, most], [0, most], [0, most / 1.1], color=ink, linewidth=0.7, linestyle=":")
+    panel.set(xlabel="published", title=f"{kind}: {percent(sum(near) / len(near))}\nof {len(near)} within 10 %")
+    panel.title.set(color=ink, fontsize=11)
+
+
+def _place(panel: Axes, one: Compared, unit: float) -> tuple[float, float]:
+    return in_pixels(panel, one.published / unit, one.planned / unit)

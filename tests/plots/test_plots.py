@@ -43,9 +43,10 @@ from course_lib.plots.canvas import (
     FETCHING,
     FORWARD,
     MEMBERS,
-    STALLED,
+    MOVING,
     THEMES,
     UPDATE,
+    STALLED,
     WAITING,
     ink_on,
     ticks,
@@ -261,7 +262,7 @@ def test_areas_and_lines_differ_from_the_ground_of_both_themes(picture) -> None:
 
 def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them() -> None:
     svg = curve({f"run {number}": [number, number] for number in range(1, 7)}).svg
-    strokes = [(colour, float(width)) for colour, width in re.findall(r'stroke="([^"]+)" stroke-width="([\d.]+)"', svg)]
+    strokes = [(colour, float(width)) for colour, width in re.findall(r"stroke: ([^;]+); stroke-width: ([\d.]+)", svg)]
     tints = [(colour, width) for colour, width in strokes if colour.upper() in MEMBERS]
     assert len(tints) == 4
     for colour, width in tints:
@@ -588,9 +589,7 @@ def test_a_run_that_held_nothing_is_an_empty_bar() -> None:
 
 
 def test_most_of_other_is_named_where_no_category_is_larger() -> None:
-    scores = SimpleNamespace(
-        category="other", total_bytes=60, count=2, layout="float32 [4, 4]", operator="softmax", line=None
-    )
+    scores = SimpleNamespace(category="other", total_bytes=60, count=2, layout="float32 [4, 4]", operator="softmax", line=None)
     small = SimpleNamespace(category="other", total_bytes=5, count=1, layout="small", operator="add", line=None)
     memory = Memory((50, 0), (50, 0))
     memory.at_peak = SimpleNamespace(by_category={"parameters": 50, "other": 65}, holdings=[small, scores])
