@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from playwright.sync_api import Page, expect
 
 from tests.browser.jupyterlab import READY_MS, JupyterLab, open_notebook, run_all
-from tests.notebooks.save import fold_answers
+from tests.notebooks.save import fold
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ def test_an_answer_is_folded_until_its_cell_is_run(shared_page: Page, jupyterlab
     question, code = "**Predict:** what is 6 times 7?", "print(6 * 7)"
     notebook = new_notebook(cells=[new_markdown_cell(question), new_code_cell(code, outputs=saved)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    fold_answers(notebook)
+    fold(notebook)
     nbformat.write(notebook, notebooks / "folded.ipynb")
 
     open_notebook(page, jupyterlab, "folded.ipynb")
