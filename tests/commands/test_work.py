@@ -40,7 +40,7 @@ def jupyter(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folders(tmp_path, jupyter):
-    answer = code("answer", "run()", jupyter={"outputs_hidden": True})
+    answer = code("answer", "run()", jupyter={"outputs_hidden": True, "source_hidden": True})
     ship(tmp_path / "lessons", new_markdown_cell("Text", id="text"), answer, code("shown", "show()"))
     return tmp_path / "lessons", tmp_path / "work"
 
@@ -55,7 +55,7 @@ def test_a_copy_has_no_answers(folders) -> None:
     lessons, copies = folders
     assert work.update(lessons, copies) == copies
     made = cells(copies)
-    assert made["answer"].outputs == [] and made["answer"].metadata == {}
+    assert made["answer"].outputs == [] and made["answer"].metadata == {"jupyter": {"source_hidden": True}}
     assert made["shown"].outputs
     assert cells(lessons)["answer"].outputs  # the course's own file stays as it is
 

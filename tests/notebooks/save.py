@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from itertools import dropwhile
 from pathlib import Path
 
 import nbformat
@@ -64,11 +65,18 @@ def fold(notebook: NotebookNode) -> None:
 
 
 def is_scaffolding(cell: NotebookNode) -> bool:
-    """Whether every statement of the cell only asks, scores an answer or draws."""
+    """Whether every statement of the cell only asks, scores an answer or draws; before them it may name literals."""
     if cell.cell_type != "code" or cell.source.startswith(("%", "!")):
         return False
-    statements = [ast.get_source_segment(cell.source, one) or "" for one in ast.parse(cell.source).body]
-    return bool(statements) and all(SCAFFOLDING.match(one) and ".run(" not in one for one in statements)
+    statements = dropwhile(_names_a_literal, ast.parse(cell.source).body)
+    sources = [ast.get_source_segment(cell.source, one) or "" for one in statements]
+    return bool(sources) and all(SCAFFOLDING.match(one) and ".run(" not in one for one in sources)
+
+
+def _names_a_literal(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Assign):
+        return False
+    return not any(isinstance(node, ast.Call | ast.Name) for node in ast.walk(statement.value))
 
 
 def asks(cell: NotebookNode) -> bool:

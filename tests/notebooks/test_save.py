@@ -69,6 +69,7 @@ def test_folding_again_changes_nothing() -> None:
     [
         'guess = predict("a.b", """\nHow many?\n""", unit="MB")',
         'quiz("memory")',
+        'ways = ("It grows", "It stays")\nguess = predict("a.b", "Which?", choices=ways)',
         "choose_world()",
         "guess.reveal(run.memory[0].peak_bytes)",
         "plots.plot_schedule([gpipe(rank, 4, 6) for rank in range(4)])",
@@ -89,6 +90,8 @@ def test_a_cell_that_only_asks_scores_or_draws_has_its_source_folded(source: str
         "run = World(2).run(train)\nguess.reveal(run[0])",
         "guess.reveal(World(2).run(train)[0])",
         "run.plot_memory()",
+        "largest = max(sizes)\nguess.reveal(largest)",
+        "sizes = (1, 2)",
         "%%ranks 2\nquiz(1)",
         "# nothing yet",
         "from course_lib import quiz",
