@@ -2,6 +2,7 @@
 
 canvas <- all figures;  memory <- comparison <- reports;  curves, tables <- reports
 diagrams: drawings of the algorithms, from numbers and without a run
+moving: drawings of them that a reader moves
 """
 
 from .comm import plot_comm
@@ -9,10 +10,13 @@ from .comparison import compare, compare_memory
 from .curves import curve
 from .diagrams.pipeline import plot_schedule
 from .diagrams.ranks import plot_mesh, plot_ranks
-from .diagrams.schedules import plot_buckets, plot_units
+from .diagrams.schedules import plot_buckets
 from .diagrams.sequences import plot_ring, plot_swap
-from .diagrams.stages import plot_zero
 from .memory import plot_memory
+from .moving.cuts import move_cuts, move_sequence
+from .moving.pipeline import move_schedules
+from .moving.units import move_units
+from .moving.zero import move_zero
 from .picture import Picture
 from .reports import Report, report
 from .run_report import RunRecord, RunReport
@@ -23,7 +27,8 @@ from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
-    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule",
-    "plot_shards", "plot_swap", "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
+    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "move_cuts",
+    "move_schedules", "move_sequence", "move_units", "move_zero", "plot_buckets", "plot_comm", "plot_flat",
+    "plot_memory", "plot_mesh", "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule", "plot_shards", "plot_swap",
+    "plot_timeline", "plot_validation", "report", "table",
 ]  # fmt: skip

@@ -5,11 +5,12 @@ import base64
 import pytest
 from playwright.sync_api import Page
 
-from course_lib.plots import plot_zero
+from course_lib.plots import plot_mesh
 from course_lib.plots.canvas import THEMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
+MESH = plot_mesh({"shard": 4}, 4)
 CORNER = """async data => {
     const image = new Image();
     image.src = 'data:image/png;base64,' + data;
@@ -26,7 +27,7 @@ CORNER = """async data => {
 @pytest.mark.parametrize("preferred", ["light", "dark"])
 def test_a_figure_has_the_colours_of_the_page_and_not_of_the_computer(page: Page, theme: str, preferred: str) -> None:
     page.emulate_media(color_scheme=preferred)  # type: ignore[arg-type]
-    page.set_content(f"<body style='color-scheme: {theme}'>{plot_zero(7.5e9, world_size=64).image}</body>")
+    page.set_content(f"<body style='color-scheme: {theme}'>{MESH.image}</body>")
     assert paper(page) == THEMES[theme]["paper"]
 
 
@@ -34,7 +35,7 @@ def test_a_figure_has_the_colours_of_the_page_and_not_of_the_computer(page: Page
 @pytest.mark.parametrize("preferred", ["light", "dark"])
 def test_a_figure_has_the_colours_of_a_page_of_nbconvert(page: Page, theme: str, light: str, preferred: str) -> None:
     page.emulate_media(color_scheme=preferred)  # type: ignore[arg-type]
-    page.set_content(f"<body data-jp-theme-light='{light}'>{plot_zero(7.5e9, world_size=64).html}</body>")
+    page.set_content(f"<body data-jp-theme-light='{light}'>{MESH.html}</body>")
     assert paper(page) == THEMES[theme]["paper"]
 
 

@@ -1,6 +1,5 @@
 """Drawings of the algorithms: they agree with the algorithms themselves, and refuse what they cannot draw."""
 
-import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
@@ -8,40 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import World, plan
-from course_lib.plots import plot_buckets, plot_mesh, plot_ranks, plot_units, plot_zero
-from course_lib.plots.canvas import CATEGORIES, COMPUTE
+from course_lib import World
+from course_lib.plots import plot_buckets, plot_mesh, plot_ranks
+from course_lib.plots.canvas import COMPUTE
 from course_lib.plots.diagrams.schedules import schedule
 from tests.plots.test_plots import SVG, rects, texts
-
-# The stages
-
-
-def test_the_zero_figure_has_the_bytes_of_the_plan() -> None:
-    picture = plot_zero(7.5e9, world_size=64)
-    assert {"120 GB", "31.4 GB", "16.6 GB", "1.88 GB", "rank 0", "rank 1", "rank 63", "…"} <= texts(picture.svg)
-    for stage, line in enumerate(picture.text.split("\n")):
-        held = plan(params=7.5e9, world_size=64, stage=stage).bytes
-        total = float(re.search(r": ([\d.]+) GB on each rank", line)[1])
-        assert 1e9 * total == pytest.approx(sum(held.values()), rel=0.005)
-    assert picture.caption.endswith("120 GB on each rank become 31.4 GB, 16.6 GB and 1.88 GB.")
-
-
-def test_gathered_parameters_are_no_state() -> None:
-    planned = plan(model="gpt2", world_size=8, stage=3)
-    assert planned.bytes["parameters"] > 2 * planned.model.params / 8
-    assert "stage 3, ZeRO-3: 249 MB on each rank: parameters 31.1 MB" in plot_zero(model="gpt2", world_size=8).text
-
-
-def test_each_stage_shards_one_more_state() -> None:
-    picture = plot_zero(1e6, world_size=4, precision="fp32")
-    for state, sharded_from in (("parameters", 3), ("gradients", 2), ("optimizer", 1)):
-        boxes = sorted(rects(picture.svg, CATEGORIES[state]), key=lambda box: (box[1], box[0]))
-        for stage in range(4):
-            row = boxes[4 * stage : 4 * stage + 4]
-            shares = [round(boxes[0][2] / box[2]) for box in row]
-            assert shares == ([4] * 4 if stage >= sharded_from else [1] * 4), (state, stage)
-
 
 # Schedules
 
@@ -77,23 +47,6 @@ def test_with_prefetch_a_gather_runs_beside_the_unit_before() -> None:
     assert uses[1].gather == uses[0].compute
     assert uses[3].gather.start == uses[2].compute.end  # the first gather of backward waits for forward
     assert uses[-1].compute.end < schedule([2, 2, 2], prefetch=0)[-1].compute.end
-
-
-def test_units_name_what_is_held_and_how_long_computing_waits() -> None:
-    picture = plot_units([("embed", 2), ("block", 2), ("head", 2)])
-    assert "With prefetch=0, a rank holds at most 33 % of the parameters whole at once" in picture.caption
-    assert picture.caption.endswith("and computing waits 40 % of the time.")
-    assert picture.text.startswith("embed, forward: gather from 0 to 2, computes from 2 to 4, then freed\n")
-    assert {"embed", "block", "head", "gather", "forward", "backward"} <= texts(picture.svg)
-
-
-def test_units_with_and_without_prefetch_share_a_time_axis() -> None:
-    picture = plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=[0, 1])
-    assert "With prefetch=1, a rank holds at most 67 %" in picture.caption
-    assert "With prefetch=1, " in plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=1).caption
-    assert {"prefetch=0", "prefetch=1"} <= texts(picture.svg) and "\nprefetch=1\na, forward" in picture.text
-    widths = {width for _, _, width, _ in rects(picture.svg, COMPUTE)}
-    assert max(widths) - min(widths) < 0.2 and len(rects(picture.svg, COMPUTE)) == 6
 
 
 # Nodes and ranks

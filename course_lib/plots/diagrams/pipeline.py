@@ -42,7 +42,7 @@ def plot_schedule(schedules: Schedules | Mapping[str, Schedules], backward: floa
         >>> plot_schedule([[("forward", 0), ("backward", 0)]] * 2)
     """
     named = schedules if isinstance(schedules, Mapping) else {"": schedules}
-    charts = {name: _placed(one, backward) for name, one in named.items()}
+    charts = {name: placed(one, backward) for name, one in named.items()}
     ends = {name: max(box.end for row in rows for box in row) for name, rows in charts.items()}
     several = any(box.part >= len(rows) for rows in charts.values() for row in rows for box in row)
     canvas, scale = Canvas(), (WIDTH - LEFT) / max(ends.values())
@@ -78,7 +78,7 @@ def _draw_ranks(canvas: Canvas, rows: Sequence[Sequence[Box]], end: float, scale
         canvas.y += HEIGHT + 4
 
 
-def _placed(schedules: Sequence[Sequence[Pass]], backward: float) -> list[list[Box]]:
+def placed(schedules: Sequence[Sequence[Pass]], backward: float) -> list[list[Box]]:
     """Return each rank's passes, each as early as its input and the rank allow."""
     ended: dict[tuple[str, int, int] | None, float] = {None: 0.0}
     rows: list[list[Box]] = [[] for _ in schedules]

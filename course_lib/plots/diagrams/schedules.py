@@ -1,15 +1,14 @@
-"""Schedules: buckets under backward, and units that are gathered, used and freed."""
+"""Schedules: buckets under backward, and the times at which units are gathered, used and freed."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ..canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, NOTE, SHADE, SMALL, WIDTH, Canvas, cut, percent
+from ..canvas import CATEGORIES, COMPUTE, INK, MOVING, NOTE, SHADE, SMALL, WIDTH, Canvas, cut, percent
 from ..picture import Picture
 
 LEFT, BAR, ROW = 84, 20, 32
-FILL, HELD = CATEGORIES["gradients"], CATEGORIES["parameters"]
-LOOKS = {"forward": FORWARD, "backward": COMPUTE}
+FILL = CATEGORIES["gradients"]
 
 
 class Span(NamedTuple):
@@ -63,55 +62,12 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]]) -> Picture:
     return canvas.picture(caption, "\n".join(lines))
 
 
-def plot_units(units: Iterable[tuple[str, int]], prefetch: int | Sequence[int] = 0) -> Picture:
-    """Return the units of stage 3 on a time line: gathered, used and freed, in forward and again in backward.
-
-    A unit is gathered in the time that its forward takes.
-
-    Args:
-        units: name and number of elements of each unit, in the order of forward.
-        prefetch: units gathered ahead of the one in use; of several numbers, each has a drawing on one time axis.
-    """
-    names, numels = zip(*units, strict=True)
-    drawings = {ahead: schedule(numels, ahead) for ahead in ([prefetch] if isinstance(prefetch, int) else prefetch)}
-    canvas, scale = Canvas(), (WIDTH - LEFT) / max(uses[-1].compute.end for uses in drawings.values())
-    canvas.legend([("gather", MOVING), *LOOKS.items(), ("held whole", HELD)], narrow=["held whole"])
-    caption = "Each unit is whole from its gather until it has been used, once in forward and once in backward."
-    lines = []
-    for ahead, uses in drawings.items():
-        canvas.title(f"prefetch={ahead}")
-        canvas.y += 4
-        _draw_units(canvas, names, uses, scale)
-        whole = [sum(numels[u.unit] for u in uses if u.gather.start <= at < u.compute.end) for _, _, (at, _), _ in uses]
-        waits = 1 - sum(use.compute.end - use.compute.start for use in uses) / uses[-1].compute.end
-        caption += (
-            f" With prefetch={ahead}, a rank holds at most {percent(max(whole) / sum(numels))} of the parameters whole "
-            f"at once, and computing waits {percent(waits)} of the time."
-        )
-        lines += [f"prefetch={ahead}"] if len(drawings) > 1 else []
-        lines += [f"{names[u.unit]}, {u.when}: gather {u.gather}, computes {u.compute}, then freed" for u in uses]
-    return canvas.picture(caption, "\n".join(lines))
-
-
-def _draw_units(canvas: Canvas, names: Sequence[str], uses: Sequence["Use"], scale: float) -> None:
-    """Draw a row for each unit, a dashed line where the step ends, and move `canvas.y` below them."""
-    top, x = canvas.y, LEFT + uses[-1].compute.end * scale
-    for number, name in enumerate(names):
-        _draw_row(canvas, name)
-        for use in (use for use in uses if use.unit == number):
-            _draw_span(canvas, use.gather, scale, MOVING, "gather")
-            _draw_span(canvas, use.compute, scale, LOOKS[use.when], use.when)
-            start = use.gather.start
-            canvas.rect(LEFT + start * scale, canvas.y + BAR + 1, (use.compute.end - start) * scale, 4, HELD)
-        canvas.y += ROW
-    canvas.line(x, top, x, canvas.y, INK, stroke_dasharray="4 3")
-
-
 class Use(NamedTuple):
-    """One use of a unit: its gather, and its forward or backward. After it, the unit is freed."""
+    """One use of a unit: when the rank asks for it, its gather, and its forward or backward. Then the unit is freed."""
 
     unit: int
     when: str
+    asked: float
     gather: Span
     compute: Span
 
@@ -124,6 +80,7 @@ def schedule(numels: Sequence[int], prefetch: int) -> list[Use]:
     order = [(unit, "forward") for unit in range(len(numels))]
     order += [(unit, "backward") for unit, _ in reversed(order)]
     gathers: list[Span] = []
+    asked: list[float] = []
     uses: list[Use] = []
     free = 0.0
     for position, (unit, when) in enumerate(order):
@@ -131,9 +88,10 @@ def schedule(numels: Sequence[int], prefetch: int) -> list[Use]:
         while len(gathers) <= min(position + prefetch, last):
             start = max([free, *(gather.end for gather in gathers[-1:])])
             gathers.append(Span(start, start + numels[order[len(gathers)][0]]))
+            asked.append(free)
         start = max(free, gathers[position].end)
         free = start + numels[unit] * (1 if when == "forward" else 2)
-        uses.append(Use(unit, when, gathers[position], Span(start, free)))
+        uses.append(Use(unit, when, asked[position], gathers[position], Span(start, free)))
     return uses
 
 
