@@ -49,7 +49,7 @@ default_role = "code"
 
 html_theme = "furo"
 html_title = "Sharded"
-html_baseurl = ABOUT.get("urls", {}).get("Documentation", "")
+html_baseurl = ABOUT.get("urls", {}).get("Documentation", "").rstrip("/")
 html_static_path = ["static", str(STATIC)]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
@@ -148,7 +148,8 @@ def read(app: "Sphinx", name: str, source: list[str]) -> None:
 def describe(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Say what a page is about where somebody links to it: its title, its first paragraph, a picture."""
     paragraphs = doctree.findall(lambda node: node.tagname == "paragraph") if doctree else ()
-    words = next((one.astext() for one in paragraphs if one.parent.tagname == "section"), ABOUT["description"])
+    texts = (one.astext() for one in paragraphs if one.parent.tagname == "section")
+    words = next((text for text in texts if not text.startswith("Open in Colab")), ABOUT["description"])
     picture = f"{html_baseurl}/_static/share.png" if html_baseurl else context["pathto"]("_static/share.png", 1)
     about = {
         "description": textwrap.shorten(words, 200, placeholder=" …"),
