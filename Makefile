@@ -22,7 +22,7 @@ endif
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
-lab: $(INSTALLED)  ## open the first lesson in JupyterLab (LAB_ARGS="--no-browser --port 9999" are passed on)
+lab: $(INSTALLED)  ## open the lesson you worked on last in JupyterLab (LAB_ARGS="--no-browser --port 9999" are passed on)
 	@$(VENV_PYTHON) -m course_lib.commands.cli lab $(LAB_ARGS)
 
 test: $(INSTALLED)  ## check style and types, then run every test and every notebook
@@ -74,8 +74,9 @@ endurance: $(INSTALLED)  ## an hour in one kernel, exercises with every case and
 notebooks: $(INSTALLED)  ## execute every notebook and save its outputs, as they are shipped
 	$(VENV_PYTHON) -m tests.notebooks.save
 
-screenshot: $(INSTALLED)  ## take the README's picture again: docs/screenshot.png (needs Chromium)
+screenshot: $(INSTALLED)  ## take the pictures of the README and of links again: docs/screenshot.png, docs/static/share.png (needs Chromium)
 	$(VENV_PYTHON) -m docs.screenshot
+	$(VENV_PYTHON) -m docs.share
 
 film: $(INSTALLED)  ## film the README's replay again: docs/film.png (needs Chromium)
 	$(VENV_PYTHON) -m docs.film

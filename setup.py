@@ -1,8 +1,8 @@
 """Put the lessons into the wheel, as course_lib/notebooks, and the README's links in order for PyPI; all else is in
 pyproject.toml."""
 
-import os
 import re
+import tomllib
 from pathlib import Path
 from shutil import copytree, ignore_patterns, rmtree
 
@@ -22,11 +22,12 @@ class WithLessons(build_py):
 
 
 def readme() -> str:
-    """Return the README. PyPI has no files beside it: links to files lead to $GITHUB_REPOSITORY, if that is set."""
+    """Return the README. PyPI has no files beside it: links lead to the repository, if pyproject.toml names one."""
     text = Path("README.md").read_text("utf-8")
-    if repository := os.environ.get("GITHUB_REPOSITORY"):
-        hosts = {"!": "raw.githubusercontent.com/{}/HEAD", "": "github.com/{}/blob/HEAD"}  # of pictures, of other files
-        address = {mark: f"https://{host.format(repository)}/" for mark, host in hosts.items()}
+    project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
+    if repository := project.get("urls", {}).get("Repository"):
+        folders = {"!": "raw", "": "blob"}  # of pictures, of other files
+        address = {mark: f"{repository}/{folder}/HEAD/" for mark, folder in folders.items()}
         text = re.sub(r"(!?)(\[[^]]*\]\()(?!https?:)", lambda link: link[0] + address[link[1]], text)
     return text
 

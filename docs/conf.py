@@ -1,12 +1,20 @@
 """The site: `make site` writes it to build/site/. Lessons are shown as they are saved: a build never executes them."""
 
-import os
+import re
 import shutil
+import textwrap
+import tomllib
 import zipfile
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+
+from course_lib.syllabus import named
+from docs.quiz_page import quiz
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -18,8 +26,9 @@ NPM = ROOT / "build" / "npm" / "node_modules"
 STATIC = ROOT / "build" / "static"
 """Files of the site that are made here."""
 
-REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")
-"""Owner and name. GitHub's workflows set it, and then each lesson has links to Colab and Binder."""
+ABOUT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REPOSITORY = ABOUT.get("urls", {}).get("Repository", "")
+"""The one address of the repository, on GitHub. Without it, the site has no link to it, to Colab or to Binder."""
 
 project = "Sharded"
 copyright = "2026 The Sharded authors"
@@ -40,6 +49,7 @@ default_role = "code"
 
 html_theme = "furo"
 html_title = "Sharded"
+html_baseurl = ABOUT.get("urls", {}).get("Documentation", "").rstrip("/")
 html_static_path = ["static", str(STATIC)]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
@@ -57,19 +67,18 @@ PLANNER = (
 )  # fmt: skip
 """The modules that plan and draw, which need only Python. The packages' `__init__.py` would import every figure."""
 
+CODE = {"code_prompt_show": "Show the code", "code_prompt_hide": "Hide the code"}
 EMPTY: tuple[dict[str, str], ...] = ({}, {"text/plain": ""})
 
 
 def copy_lessons() -> None:
-    """Copy the notebooks to docs/lessons/, with folded outputs marked in the way that MyST-NB reads."""
+    """Copy the notebooks to docs/lessons/, with what is folded marked in the way that MyST-NB reads."""
     (DOCS / "lessons").mkdir(exist_ok=True)
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         lesson = nbformat.read(path, as_version=4)
         for cell in lesson.cells:
-            if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
-                cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
-            if cell.cell_type == "code":  # a widget leaves an output without content
-                cell.outputs = [output for output in cell.outputs if output.get("data") not in EMPTY]
+            if cell.cell_type == "code":
+                adapt_cell(cell)
         if REPOSITORY:
             heading, rest = lesson.cells[0].source.split("\n", 1)
             lesson.cells[0].source = f"{heading}\n\n{open_links(path.name)}\n{rest}"
@@ -79,10 +88,28 @@ def copy_lessons() -> None:
             copy.write_text(text, "utf-8")
 
 
+def adapt_cell(cell: NotebookNode) -> None:
+    """Tag what is folded, leave out what widgets leave, lead links to pages, and let a quiz answer."""
+    folded = cell.metadata.get("jupyter", {})
+    answers = folded.get("outputs_hidden", False)
+    tags = ["hide-output"] if answers else []
+    if folded.get("source_hidden"):
+        tags.append("remove-input" if answers else "hide-input")
+        cell.metadata["mystnb"] = {} if answers else CODE
+    cell.metadata["tags"] = [*cell.metadata.get("tags", []), *tags]
+    cell.outputs = [output for output in cell.outputs if output.get("data") not in EMPTY]
+    for output in cell.outputs:
+        if html := output.get("data", {}).get("text/html"):  # the map links to notebooks, and here they are pages
+            output.data["text/html"] = re.sub(r'href="([\w-]+)\.ipynb"', r'href="\1.html"', html)
+    for name in named(cell.source, "quiz"):
+        cell.outputs = [new_output("display_data", {"text/html": quiz(name)})]
+
+
 def open_links(name: str) -> str:
     """Return a line of Markdown that opens a lesson of the repository elsewhere."""
-    colab = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}"
-    binder = f"https://mybinder.org/v2/gh/{REPOSITORY}/main?urlpath=lab/tree/work/{name}"
+    place = REPOSITORY.removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}"
+    binder = f"https://mybinder.org/v2/gh/{place}/main?urlpath=lab/tree/work/{name}"
     return f"[Open in Colab]({colab}) ([how](../how-to/colab.md)) · [Open in Binder]({binder})"
 
 
@@ -112,7 +139,34 @@ def adapt(app: "Sphinx", what: str, name: str, obj: object, options: object, lin
         lines[0] = f":{lines[0]}"
 
 
+def read(app: "Sphinx", name: str, source: list[str]) -> None:
+    """Put the address of the repository into a page, in the place of the example."""
+    if REPOSITORY:
+        source[0] = source[0].replace("https://github.com/OWNER/NAME", REPOSITORY)
+
+
+def describe(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Say what a page is about where somebody links to it: its title, its first paragraph, a picture."""
+    paragraphs = doctree.findall(lambda node: node.tagname == "paragraph") if doctree else ()
+    texts = (one.astext() for one in paragraphs if one.parent.tagname == "section")
+    words = next((text for text in texts if not text.startswith("Open in Colab")), ABOUT["description"])
+    picture = f"{html_baseurl}/_static/share.png" if html_baseurl else context["pathto"]("_static/share.png", 1)
+    about = {
+        "description": textwrap.shorten(words, 200, placeholder=" …"),
+        "og:title": re.sub("<.*?>", "", context.get("title", project)),
+        "og:type": "website",
+        "og:image": picture,
+        "twitter:card": "summary_large_image",
+    }
+    about["og:description"] = about["description"]
+    names = {key: "property" if key.startswith("og:") else "name" for key in about}
+    tags = (f'<meta {names[key]}="{key}" content="{escape(value)}">' for key, value in about.items())
+    context["metatags"] = context.get("metatags", "") + "".join(tags)
+
+
 def setup(app: "Sphinx") -> None:
     copy_lessons()
     pack_planner()
     app.connect("autodoc-process-docstring", adapt, priority=400)  # before napoleon
+    app.connect("source-read", read)
+    app.connect("html-page-context", describe)

@@ -29,6 +29,7 @@ ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 # Versions
 
 PROJECT = PYPROJECT["project"]
+REPOSITORY = PROJECT.get("urls", {}).get("Repository")
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 RANGES = [Requirement(line) for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines]
 PINS = dict(
@@ -104,12 +105,14 @@ def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_pa
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source]
-    named = os.environ | {"GITHUB_REPOSITORY": "owner/name"}
-    subprocess.run(wheel, check=True, capture_output=True, timeout=240, env=named)
+    pyproject = (source / "pyproject.toml").read_text("utf-8")
+    urls = '[project.urls]\nRepository = "https://github.com/owner/name"\n'
+    (source / "pyproject.toml").write_text(pyproject if REPOSITORY else f"{pyproject}\n{urls}", "utf-8")
+    subprocess.run(wheel, check=True, capture_output=True, timeout=240)
     (built,) = tmp_path.glob("sharded_course-*.whl")
     shutil.unpack_archive(built, tmp_path / "installed", "zip")
     (about,) = (tmp_path / "installed").glob("*.dist-info/METADATA")
-    assert "](https://raw.githubusercontent.com/owner/name/HEAD/docs/film.png)" in about.read_text("utf-8")
+    assert f"]({REPOSITORY or 'https://github.com/owner/name'}/raw/HEAD/docs/film.png)" in about.read_text("utf-8")
     assert not re.search(r"\]\((?!https:)", about.read_text("utf-8")), "PyPI has no files beside the README"
 
     environment = os.environ | {"HOME": str(home), "PYTHONPATH": str(tmp_path / "installed")}
@@ -196,7 +199,15 @@ def test_the_readmes_numbers_are_those_of_the_benchmarks() -> None:
     assert "7.5 B parameters, Stage3 on 64 ranks" in results
 
 
-@pytest.mark.parametrize(("picture", "largest_bytes"), [("film", 1_000_000), ("screenshot", 300_000)])
+def test_the_readme_names_the_address_of_the_repository_if_there_is_one() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert re.findall(r"git clone (\S+)", readme) == ([REPOSITORY] if REPOSITORY else [])
+    assert len(readme.splitlines()) < 100
+
+
+@pytest.mark.parametrize(
+    ("picture", "largest_bytes"), [("film", 1_000_000), ("screenshot", 300_000), ("static/share", 100_000)]
+)
 def test_the_readmes_pictures_are_small(picture: str, largest_bytes: int) -> None:
     assert (ROOT / "docs" / f"{picture}.png").stat().st_size < largest_bytes
 

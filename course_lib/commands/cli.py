@@ -56,7 +56,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
         parser.set_defaults(run=run)
         return parser
 
-    lab = add("lab", run_lab, "open the first lesson in JupyterLab; JupyterLab's own options are passed on")
+    lab = add("lab", run_lab, "open the lesson you worked on last in JupyterLab, whose own options are passed on")
     lab.add_argument("--notebooks", type=Path, metavar="FOLDER", help="lessons to open instead of your copies")
     add("copy", run_copy, "make your copies of the lessons, or bring later versions in, as `lab` does")
     reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")

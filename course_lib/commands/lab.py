@@ -1,4 +1,4 @@
-"""`course lab`: open JupyterLab on the first lesson, with the course's settings."""
+"""`course lab`: open JupyterLab on the lesson that the learner worked on last, with the course's settings."""
 
 import os
 import sys
@@ -9,6 +9,8 @@ from ..errors import CourseError
 from ..syllabus import NOTEBOOKS
 
 FIRST_LESSON = "00-start-here.ipynb"
+SHIPPED = ".shipped"
+"""In the folder of the copies: each lesson as it was when its copy was last brought up to date."""
 
 
 def folder() -> Path:
@@ -52,8 +54,16 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
             f"{notebooks} has no {FIRST_LESSON}, so it is not a folder of the lessons. Run `make lab` in the "
             "repository, or name the folder: --notebooks FOLDER."
         )
-    arguments = [f"--ServerApp.root_dir={notebooks}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
+    arguments = [f"--ServerApp.root_dir={notebooks}", f"--LabApp.default_url=/lab/tree/{last_saved(notebooks)}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         print("You are root, so JupyterLab gets --allow-root: usual in a container, unwise elsewhere.")
         arguments.append("--allow-root")
     return [*arguments, *others]
+
+
+def last_saved(notebooks: Path) -> str:
+    """Return the name of the copy that was saved last; of the first lesson if the learner has saved none."""
+    copies = [notebooks / shipped.name for shipped in (notebooks / SHIPPED).glob("*.ipynb")]
+    saved = {copy: copy.stat().st_mtime for copy in copies if copy.exists()}
+    begun = [copy for copy in saved if saved[copy] > (notebooks / SHIPPED / copy.name).stat().st_mtime]
+    return max(begun, key=saved.__getitem__).name if begun else FIRST_LESSON

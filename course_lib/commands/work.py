@@ -22,9 +22,9 @@ from nbformat.sign import NotebookNotary
 
 from ..errors import CourseError
 from ..syllabus import NOTEBOOKS
-from .lab import folder
+from .lab import SHIPPED, folder
 
-SHIPPED, OLD = ".shipped", "old"
+OLD = "old"
 
 
 def update(lessons: Path = NOTEBOOKS, work: Path | None = None) -> Path:
@@ -52,11 +52,12 @@ def _updated(lesson: Path, work: Path) -> list[NotebookNode]:
         for other_number in place.parent.glob(f"[0-9][0-9]{lesson.name[2:]}"):
             if not place.exists():
                 _move(other_number, place)
+    before = _read(shipped) if shipped.exists() else None
     new, trusted = opened(without_answers(_read(lesson))), []
     if not copy.exists():
         _write(new, copy)
         trusted = [new]
-    elif shipped.exists() and (before := _read(shipped)) != new:
+    elif before is not None and before != new:
         mine = _read(copy)
         both = merged(before, mine, new)
         trusted = [both] if mine.cells == before.cells or _is_trusted(mine) else []
@@ -64,7 +65,8 @@ def _updated(lesson: Path, work: Path) -> list[NotebookNode]:
         for cell in not_taken(before, both, new):
             text = cell.source.partition("\n")[0]
             print(f"{lesson.name}: your version of this cell stays, and the lesson has a later one: {text}")
-    _write(new, shipped)
+    if before != new:
+        _write(new, shipped)
     return trusted
 
 

@@ -1,4 +1,4 @@
-"""A saved lesson does not show the answer below a prediction; running the cell shows it."""
+"""A saved lesson shows neither the answer below a prediction nor scaffolding: running or clicking the cell does."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from playwright.sync_api import Page, expect
 
 from tests.browser.jupyterlab import READY_MS, JupyterLab, open_notebook, run_all
-from tests.notebooks.save import fold_answers
+from tests.notebooks.save import fold
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ def test_an_answer_is_folded_until_its_cell_is_run(shared_page: Page, jupyterlab
     question, code = "**Predict:** what is 6 times 7?", "print(6 * 7)"
     notebook = new_notebook(cells=[new_markdown_cell(question), new_code_cell(code, outputs=saved)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    fold_answers(notebook)
+    fold(notebook)
     nbformat.write(notebook, notebooks / "folded.ipynb")
 
     open_notebook(page, jupyterlab, "folded.ipynb")
@@ -28,3 +28,26 @@ def test_an_answer_is_folded_until_its_cell_is_run(shared_page: Page, jupyterlab
 
     run_all(page)
     expect(page.get_by_text("42", exact=True)).to_be_visible(timeout=READY_MS)
+
+
+def test_a_question_stands_once_and_its_folded_cell_runs(
+    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
+) -> None:
+    page = shared_page
+    imported = new_code_cell("from course_lib import predict")
+    asked = new_code_cell('guess = predict(\n    "start.folded", "What is six times seven?"\n)')
+    notebook = new_notebook(cells=[imported, asked])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    fold(notebook)
+    nbformat.write(notebook, notebooks / "scaffolding.ipynb")
+
+    open_notebook(page, jupyterlab, "scaffolding.ipynb")
+    first, question = page.locator(".jp-CodeCell").all()
+    first.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")  # the cell below is selected: it needs no click
+    expect(page.get_by_label("Your prediction")).to_be_visible(timeout=READY_MS)
+    expect(page.get_by_text("six times seven").filter(visible=True)).to_have_count(1)
+
+    question.locator(".jp-InputPlaceholder").click()
+    expect(question.locator(".cm-content")).to_contain_text("guess = predict(")

@@ -18,8 +18,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import course_lib
-from course_lib import plan
+from course_lib import plan, quizzes
 from course_lib.planner import size
+from course_lib.quizzes import Choice
 from tests.browser.test_learning import axe_finds
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def test_every_link_leads_somewhere_and_no_page_asks_another_host(site: Path) ->
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
-    places = Links(site / "reference.html").places
+    places = set[str]().union(*(Links(page).places for page in site.glob("reference/*.html")))
     public = {name for name in course_lib.__all__ if not isinstance(getattr(course_lib, name), ModuleType)}
 
     assert {f"course_lib.{name}" for name in public} <= places
@@ -203,16 +204,64 @@ def test_without_scripts_the_planner_shows_its_first_plan(browser: Browser, addr
     page.context.close()
 
 
+def test_the_first_screen_has_a_figure_that_moves_and_the_first_page_is_small(page: Page, address: str) -> None:
+    sizes: dict[str, int] = {}
+    page.on("response", lambda response: sizes.update({response.url: len(response.body())}))
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{address}/index.html")
+    slider = page.frame_locator("iframe").first
+    expect(slider.get_by_text("120 GB").first).to_be_visible(timeout=READY_MS)
+    slider.get_by_text("3", exact=True).click()
+    expect(slider.get_by_text("1.9 GB").first).to_be_visible()
+    for label in ("Try the planner", "Read lesson 02", "Install"):
+        expect(page.get_by_role("link", name=label, exact=True).first).to_be_in_viewport()
+
+    assert all(url.startswith((address, "data:")) for url in sizes)
+    pictures = sum(map(len, re.findall(r"data:image/[^\"']*", page.content())))
+    assert sum(size for url, size in sizes.items() if url.startswith("http") and ".png" not in url) - pictures < 300_000
+
+
 def test_the_first_pages_film_plays_and_an_answer_unfolds(page: Page, address: str) -> None:
     page.goto(f"{address}/index.html")
     film = page.frame_locator(".tag_film iframe")
-    expect(film.locator("#caption")).to_have_text("All 3 ranks: returned", timeout=READY_MS)
+    expect(film.locator("#caption")).to_have_text("All 4 ranks: returned", timeout=READY_MS)
 
     page.goto(f"{address}/lessons/02-where-the-memory-goes.html")
-    answer = page.locator("details.hide").first
+    answer = page.locator("details.below-input").first
     expect(answer.locator(".output").first).to_be_hidden()
     answer.get_by_text("Show the answer").click()
     expect(answer.locator(".output").first).to_be_visible()
+
+
+def test_a_quiz_answers_without_scripts(browser: Browser, address: str) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(f"{address}/lessons/02-where-the-memory-goes.html")
+    (choice,) = [one for one in quizzes.get("memory").questions if one.id == "when-state-comes"]
+    problem = choice.problem()
+    assert isinstance(problem, Choice)
+    for option in problem.options:
+        answer = page.locator(".quiz details", has_text=option.text.replace("`", ""))
+        expect(answer.locator("p")).to_be_hidden()
+        answer.locator("summary").click()
+        expect(answer.locator("p")).to_contain_text("✓ Right." if option.right else "✗ Not yet.")
+    page.context.close()
+
+
+def test_every_page_says_what_it_is_about_where_it_is_linked(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        page = path.read_text("utf-8")
+        about = dict(re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)"', page))
+        assert len(about["description"]) > 20 and about["og:title"] and about["og:description"], path
+        assert (path.parent / about["og:image"]).exists() or about["og:image"].startswith("https://"), path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "lessons/02-where-the-memory-goes", "problems", "reference/world"])
+def test_a_page_has_no_violation_that_axe_finds(page: Page, address: str, name: str, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.goto(f"{address}/{name}.html")
+
+    assert axe_finds(page.main_frame, ["article"]) == []
 
 
 def test_the_search_finds_a_lesson(page: Page, address: str) -> None:
@@ -222,7 +271,7 @@ def test_the_search_finds_a_lesson(page: Page, address: str) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize("name", ["index", "planner/index", "lessons/04-zero-1", "validation", "reference"])
+@pytest.mark.parametrize("name", ["index", "planner/index", "lessons/04-zero-1", "validation", "reference/planner"])
 def test_a_page_fits_a_phone_and_a_laptop(page: Page, address: str, name: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(f"{address}/{name}.html")

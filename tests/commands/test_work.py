@@ -1,5 +1,6 @@
 """The learner's copies of the lessons: made once, kept current, and never overwritten."""
 
+import os
 import sqlite3
 import sys
 
@@ -9,6 +10,7 @@ from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib.commands import cli, work
+from course_lib.commands.lab import FIRST_LESSON, last_saved
 from course_lib.errors import CourseError
 
 
@@ -40,7 +42,7 @@ def jupyter(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folders(tmp_path, jupyter):
-    answer = code("answer", "run()", jupyter={"outputs_hidden": True})
+    answer = code("answer", "run()", jupyter={"outputs_hidden": True, "source_hidden": True})
     ship(tmp_path / "lessons", new_markdown_cell("Text", id="text"), answer, code("shown", "show()"))
     return tmp_path / "lessons", tmp_path / "work"
 
@@ -55,9 +57,22 @@ def test_a_copy_has_no_answers(folders) -> None:
     lessons, copies = folders
     assert work.update(lessons, copies) == copies
     made = cells(copies)
-    assert made["answer"].outputs == [] and made["answer"].metadata == {}
+    assert made["answer"].outputs == [] and made["answer"].metadata == {"jupyter": {"source_hidden": True}}
     assert made["shown"].outputs
     assert cells(lessons)["answer"].outputs  # the course's own file stays as it is
+
+
+def test_the_lesson_that_was_saved_last_opens(folders) -> None:
+    lessons, copies = folders
+    for name in (FIRST_LESSON, "04-zero.ipynb"):
+        ship(lessons, name=name)
+    work.update(*folders)
+    assert last_saved(copies) == FIRST_LESSON
+    for name in ("04-zero.ipynb", "03-topic.ipynb"):
+        later = max(path.stat().st_mtime for path in copies.rglob("*.ipynb")) + 1
+        os.utime(copies / name, (later, later))
+        work.update(*folders)
+        assert last_saved(copies) == name
 
 
 def test_a_second_start_changes_nothing(folders) -> None:

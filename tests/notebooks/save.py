@@ -3,11 +3,14 @@
 python -m tests.notebooks.save [NOTEBOOK...]
 """
 
+import ast
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from itertools import dropwhile
 from pathlib import Path
 
 import nbformat
@@ -19,11 +22,16 @@ from course_lib.syllabus import NOTEBOOKS
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
+SCAFFOLDING = re.compile(
+    r"(\w+ = )?(predict|quiz|choose_world|course_map|diagnosis|(plots\.)?plot_\w+)\(|[\w.]+(\[[^]]*\])?\.reveal\("
+)
+"""The beginning of a statement that only asks, scores an answer or draws. `run.plot_memory()` is the learner's tool."""
+
 
 def save(path: Path) -> None:
     """Execute the notebook at `path`, and write it as it is shipped.
 
-    Widgets are left out: they live only in a kernel. The answers to predictions are folded.
+    Widgets are left out: they live only in a kernel. Scaffolding and the answers to predictions are folded.
     """
     notebook = nbformat.read(path, as_version=4)
     metadata = deepcopy(notebook.metadata)
@@ -37,18 +45,38 @@ def save(path: Path) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
-    fold_answers(notebook)
+    fold(notebook)
     nbformat.write(notebook, path)
 
 
-def fold_answers(notebook: NotebookNode) -> None:
-    """Fold the outputs that answer predictions. JupyterLab unfolds an output when its cell is run."""
+def fold(notebook: NotebookNode) -> None:
+    """Fold what the learner does not have to read, and the outputs that answer predictions.
+
+    JupyterLab unfolds an output when its cell is run, and a source when it is clicked.
+    """
     for cell in notebook.cells:
-        if cell.metadata.get("jupyter", {}).pop("outputs_hidden", None) and not cell.metadata["jupyter"]:
-            del cell.metadata["jupyter"]
+        cell.metadata.pop("jupyter", None)
+        if is_scaffolding(cell):
+            cell.metadata["jupyter"] = {"source_hidden": True}
     for cell in answers(notebook.cells):
         cell.metadata.setdefault("jupyter", {})["outputs_hidden"] = True
-        cell.outputs.insert(0, new_output("display_data"))  # a fold shows the first line of the first output
+        nothing = new_output("display_data")  # a fold shows the first line of the first output
+        cell.outputs[:0] = [nothing] if cell.outputs[0] != nothing else []
+
+
+def is_scaffolding(cell: NotebookNode) -> bool:
+    """Whether every statement of the cell only asks, scores an answer or draws; before them it may name literals."""
+    if cell.cell_type != "code" or cell.source.startswith(("%", "!")):
+        return False
+    statements = dropwhile(_names_a_literal, ast.parse(cell.source).body)
+    sources = [ast.get_source_segment(cell.source, one) or "" for one in statements]
+    return bool(sources) and all(SCAFFOLDING.match(one) and ".run(" not in one for one in sources)
+
+
+def _names_a_literal(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Assign):
+        return False
+    return not any(isinstance(node, ast.Call | ast.Name) for node in ast.walk(statement.value))
 
 
 def asks(cell: NotebookNode) -> bool:

@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
 from course_lib import exercises
-from tests.notebooks.save import answers, asks
+from tests.notebooks.save import answers, asks, is_scaffolding
 from tests.notebooks.solved import EXERCISE, SolvedCell
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -71,7 +71,7 @@ def test_what_is_tagged_to_fail_fails(path: Path) -> None:
 @lessons
 def test_the_answers_to_predictions_are_folded_and_nothing_else(path: Path) -> None:
     cells = read(path).cells
-    folded = {cell.id: cell for cell in cells if cell.metadata.get("jupyter") == {"outputs_hidden": True}}
+    folded = {cell.id: cell for cell in cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")}
 
     assert list(folded) == [cell.id for cell in answers(cells)]
     for cell in folded.values():
@@ -79,6 +79,12 @@ def test_the_answers_to_predictions_are_folded_and_nothing_else(path: Path) -> N
     for number, cell in enumerate(cells):
         if asks(cell):
             assert first_answer(cells[number + 1 :]).id in folded, cell.source
+
+
+@lessons
+def test_the_source_of_scaffolding_is_folded_and_nothing_else(path: Path) -> None:
+    for cell in read(path).cells:
+        assert cell.metadata.get("jupyter", {}).get("source_hidden", False) == is_scaffolding(cell), cell.source
 
 
 def first_answer(cells: list[NotebookNode]) -> NotebookNode:

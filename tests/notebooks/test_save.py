@@ -1,10 +1,13 @@
-"""What the tool that saves the lessons folds: the answers to predictions."""
+"""What the tool that saves the lessons folds: the answers to predictions, and scaffolding."""
+
+from copy import deepcopy
 
 import nbformat
+import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tests.notebooks.save import fold_answers
+from tests.notebooks.save import fold, is_scaffolding
 
 
 def text(source: str = "Now.") -> NotebookNode:
@@ -22,9 +25,9 @@ def code(source: str) -> NotebookNode:
 def folded(*cells: NotebookNode) -> list[str]:
     """The sources of the cells that are saved folded."""
     notebook = new_notebook(cells=list(cells))
-    fold_answers(notebook)
+    fold(notebook)
     nbformat.validate(notebook)
-    return [cell.source for cell in notebook.cells if cell.metadata.get("jupyter") == {"outputs_hidden": True}]
+    return [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")]
 
 
 def test_outputs_from_a_prediction_to_the_next_text_are_folded() -> None:
@@ -50,3 +53,49 @@ def test_a_cell_that_no_longer_answers_is_unfolded() -> None:
     cell.metadata["jupyter"] = {"outputs_hidden": True}
 
     assert folded(cell) == []
+
+
+def test_folding_again_changes_nothing() -> None:
+    once = new_notebook(cells=[question(), code("a")])
+    fold(once)
+    twice = deepcopy(once)
+    fold(twice)
+
+    assert twice == once
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'guess = predict("a.b", """\nHow many?\n""", unit="MB")',
+        'quiz("memory")',
+        'ways = ("It grows", "It stays")\nguess = predict("a.b", "Which?", choices=ways)',
+        "choose_world()",
+        "guess.reveal(run.memory[0].peak_bytes)",
+        "plots.plot_schedule([gpipe(rank, 4, 6) for rank in range(4)])",
+        'when.reveal("late")\nwhy.reveal("slow")\ndiagnosis("incidents.slow")',
+    ],
+)
+def test_a_cell_that_only_asks_scores_or_draws_has_its_source_folded(source: str) -> None:
+    notebook = new_notebook(cells=[code(source)])
+    fold(notebook)
+
+    assert notebook.cells[0].metadata == {"jupyter": {"source_hidden": True}}
+    nbformat.validate(notebook)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "run = World(2).run(train)\nguess.reveal(run[0])",
+        "guess.reveal(World(2).run(train)[0])",
+        "run.plot_memory()",
+        "largest = max(sizes)\nguess.reveal(largest)",
+        "sizes = (1, 2)",
+        "%%ranks 2\nquiz(1)",
+        "# nothing yet",
+        "from course_lib import quiz",
+    ],
+)
+def test_a_cell_that_a_learner_reads_or_changes_is_shown(source: str) -> None:
+    assert not is_scaffolding(code(source))
