@@ -26,7 +26,7 @@ from ..world import Call, RankError, RankReport, Run, World
 from .checking.cases import draw
 from .checking.check import Exercise
 from .checking.compare import findings
-from .checking.diagnose import known_mistake
+from .checking.diagnose import diagnose
 from .checking.observe import Trial, observe, recall
 from .form.declaration import Solution
 from .registry import get
@@ -119,8 +119,9 @@ class Incident:
         report = "\n".join(map(str, [*findings(trial), *(self.run.warnings if self.run else ())]))
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
         print(re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report))
-        if mistake := known_mistake(self._exercise, [self._case], lambda case: trial):
-            print(f"Known: {mistake.message}")
+        found = diagnose(self._exercise, self._program, [self._case], lambda case: trial)
+        if found and found.sure:
+            print(f"Known: {found.mistake.message}")
 
     def replay(self) -> Any:
         """Return the run as a film: what every rank called, and where it stood."""

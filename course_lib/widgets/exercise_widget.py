@@ -135,7 +135,7 @@ def earlier_html(attempt: Attempt) -> str:
 def finding_html(finding: Finding) -> str:
     """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback."""
     parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
-    parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
+    parts += [f"<p><strong>{label}:</strong> {inline(text)}</p>" for label, text in finding.causes.items()]
     parts.append(f'<p class="course-next"><strong>Next:</strong> {inline(finding.action)}</p>')
     if finding.traceback:
         parts.append(details("Traceback", pre(escape(finding.traceback))))

@@ -16,7 +16,7 @@ from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
 from .cases import draw, smallest
 from .compare import broken_rules, differences
-from .diagnose import known_mistake
+from .diagnose import diagnose
 from .findings import Finding, Verdict
 from .observe import Observation, RunCase, Trial, observe, recall
 from .plain import Opaque, leaves
@@ -57,7 +57,7 @@ class Exercise(Declaration):
         with put_off() as late:  # a run checks this list for an earlier interrupt
             try:
                 run = _runs(self, solution, world)
-                return _compared(replace(verdict, case_count=len(cases)), self, cases, run, world, on_case)
+                return _compared(replace(verdict, case_count=len(cases)), self, solution, cases, run, world, on_case)
             finally:
                 late.clear()  # handled: the check has ended, and reports how far it got
 
@@ -76,7 +76,13 @@ def _runs(exercise: Declaration, solution: Solution, world: World | None) -> Run
 
 
 def _compared(
-    verdict: Verdict, exercise: Declaration, cases: list[Case], run: RunCase, world: World | None, on_case: OnCase
+    verdict: Verdict,
+    exercise: Declaration,
+    solution: Solution,
+    cases: list[Case],
+    run: RunCase,
+    world: World | None,
+    on_case: OnCase,
 ) -> Verdict:
     """Run the solution on one case after the other, up to the first whose results differ.
 
@@ -101,26 +107,33 @@ def _compared(
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
         return replace(verdict, status="passed", output=run(cases[0]).yours.output)
-    return _explained(verdict, *failed, cases, run, world)
+    return _explained(verdict, *failed, solution, cases, run, world)
 
 
 def _explained(
-    verdict: Verdict, trial: Trial, found: list[Finding], cases: list[Case], run: RunCase, world: World | None
+    verdict: Verdict,
+    trial: Trial,
+    found: list[Finding],
+    solution: Solution,
+    cases: list[Case],
+    run: RunCase,
+    world: World | None,
 ) -> Verdict:
-    """Return the verdict on the smallest case that fails, with the cause if it is a known mistake."""
-    mistake = None
+    """Return the verdict on the smallest case that fails, with the cause if known mistakes explain it."""
+    diagnosis = None
     if not trial.yours.timed_out:
         with suppress(KeyboardInterrupt):  # report what is known so far
             if world is None:
                 trial, found = smallest(trial, found, run)
-            mistake = known_mistake(trial.exercise, [trial.case, *cases], run, world)
-    if mistake is not None:
-        found = [replace(found[0], likely=mistake.sentence, action=mistake.action), *found[1:]]
+            diagnosis = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
+    if diagnosis is not None:
+        cause = {"likely": "", "perhaps": "", "likely" if diagnosis.sure else "perhaps": diagnosis.mistake.sentence}
+        found = [replace(found[0], **cause, action=diagnosis.mistake.action), *found[1:]]
     return replace(
         verdict,
         status="failed" if trial.yours.error is None else "error",
         findings=tuple(found),
-        mistake=None if mistake is None else mistake.id,
+        mistake=diagnosis.mistake.id if diagnosis and diagnosis.sure else None,
         case=trial.case.about,
         output=trial.yours.output,
     )

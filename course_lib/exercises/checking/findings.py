@@ -33,6 +33,7 @@ class Finding:
     Attributes:
         observed: what was seen, on which rank.
         likely: the probable cause; empty if none is known.
+        perhaps: a guess at the cause; empty if there is none.
         action: one next step.
         table: expected and given results, a row for each rank; empty if there is nothing to compare.
         traceback: of the exception, with library frames; empty if nothing was raised.
@@ -41,12 +42,18 @@ class Finding:
     observed: str
     action: str
     likely: str = ""
+    perhaps: str = ""
     table: tuple[Row, ...] = ()
     traceback: str = ""
 
+    @property
+    def causes(self) -> dict[str, str]:
+        """What may be the cause, by how sure that is."""
+        return {label: text for label, text in (("Likely", self.likely), ("Perhaps", self.perhaps)) if text}
+
     def __str__(self) -> str:
         lines = [self.observed, *textwrap.indent("\n".join(self._table_lines()), "  ").splitlines()]
-        lines += [f"Likely: {self.likely}"] if self.likely else []
+        lines += [f"{label}: {text}" for label, text in self.causes.items()]
         return "\n".join([*lines, f"Next: {self.action}"])
 
     def _table_lines(self) -> Iterator[str]:
