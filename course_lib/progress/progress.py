@@ -120,9 +120,14 @@ class Progress:
         """Store that a hint was taken; the first has level 1."""
         self._add(hints={"exercise": exercise, "level": level})
 
+    def step_taken(self, exercise: str) -> None:
+        """Store that the next step of a verdict was taken: a hint with a level below 0."""
+        lowest = self._rows("SELECT min(0, coalesce(min(level), 0)) AS level FROM hints WHERE exercise = ?", exercise)
+        self.hint_taken(exercise, lowest[0]["level"] - 1)
+
     def hints(self, exercise: str) -> list[int]:
-        """Return the levels of the hints taken, lowest first."""
-        rows = self._rows("SELECT level FROM hints WHERE exercise = ? ORDER BY level", exercise)
+        """Return the levels of the hints taken, lowest first. The next steps of verdicts are not among them."""
+        rows = self._rows("SELECT level FROM hints WHERE exercise = ? AND level >= 0 ORDER BY level", exercise)
         return [row["level"] for row in rows]
 
     def answer(self, answer: Answer) -> None:

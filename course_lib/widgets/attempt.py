@@ -41,6 +41,7 @@ class Attempt:
     Attributes:
         verdict: the result of the check; None before it has ended.
         earlier: the attempt before this one, in this kernel or long ago; None if there was none.
+        step_taken: whether the next steps of this verdict were asked for.
         hints: the hints taken so far, on this attempt or an earlier one, first to last.
         returned: the value that the function's name gets in later cells: the solution once it has passed, and the
             reference until then.
@@ -49,6 +50,7 @@ class Attempt:
     def __init__(self, exercise: Exercise, solution: Any, progress: Progress) -> None:
         self.exercise, self.solution = exercise, solution
         self.verdict: Verdict | None = None
+        self.step_taken = False
         self._progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
         self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
@@ -107,6 +109,15 @@ class Attempt:
             return Hint("The next hint opens when you have tried something: write a line or two, and run the cell.")
         return Hint(self.ladder[self._taken - 1])
 
+    def next_step(self) -> Hint:
+        """Return the next step for each finding. If one is a hint, it counts as one."""
+        if self.verdict is None or not self.verdict.findings:
+            return Hint("The latest check found nothing wrong, so there is no next step.")
+        if self.verdict.has_hints and not self.step_taken:
+            self.step_taken = True
+            self._progress.step_taken(self.exercise.name)
+        return Hint(self.verdict.next_step)
+
     # -- text ------------------------------------------------------------------------------------------------------
 
     @property
@@ -133,7 +144,8 @@ class Attempt:
         """Return what the widget shows, without hints and explanation: a saved notebook contains no solution."""
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
-        return "\n".join(filter(None, [repr(self.verdict), self.reminder, self.consequence, self.notice]))
+        verdict = self.verdict.text(hints=self.step_taken, ask=f'exercise("{self.exercise.name}").next_step()')
+        return "\n".join(filter(None, [verdict, self.reminder, self.consequence, self.notice]))
 
 
 def _source(solution: Any) -> str:

@@ -25,6 +25,7 @@ class ExerciseCell:
     def hello(): ...
 
     exercise("ranks.hello").hint()      # the next hint
+    exercise("ranks.hello").next_step() # what to do about the findings of the last check
     exercise("ranks.hello").verdict     # the verdict of the last check
     exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
@@ -63,6 +64,10 @@ class ExerciseCell:
     def hint(self) -> Hint:
         """Return the next hint."""
         return self.attempt.hint()
+
+    def next_step(self) -> Hint:
+        """Return the next step for each finding of the latest check."""
+        return self.attempt.next_step()
 
     @property
     def stored(self) -> StoredAttempt:

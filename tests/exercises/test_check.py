@@ -194,7 +194,7 @@ def test_a_trial_decides_what_is_compared() -> None:
     exercise = changed(MEAN, trial=sizes, mistakes=())
 
     assert exercise.check(sum_for_mean).status == "passed"
-    assert only(exercise.check(lambda x: mean(x)[1:])).observed == "rank 0 has 2, expected 3."
+    assert only(exercise.check(lambda x: mean(x)[1:])).observed.startswith("rank 0 has 2, expected 3.")
 
 
 # What raises or never ends

@@ -103,10 +103,44 @@ def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) ->
     assert "✗ Not right yet. Failing case: 2 ranks" in text(widget.status)
     assert "later cells use the course's own mean." in text(widget.status)
     assert "<strong>Likely:</strong> That is the sum." in widget.findings.value
-    assert "<strong>Next:</strong> Divide." in widget.findings.value
+    assert "Divide." not in widget.findings.value + repr(widget.attempt)
     assert widget.findings.value.count('<tr class="course-differs">') == 2
     assert widget.attempt.returned is MEAN.reference
     assert "Why this is right" not in widget.findings.value
+
+
+def test_the_next_step_is_shown_to_those_who_ask_and_counts_as_one_hint(tried: Tried) -> None:
+    widget = tried(sum_for_mean)
+    assert '<button type="button" data-action="step">Show the next step</button>' in widget.findings.value
+    assert 'For the next step: exercise("sample.mean").next_step()' in repr(widget.attempt)
+
+    widget.take_step()
+    widget.take_step()
+
+    assert "<strong>Next:</strong> Divide." in widget.findings.value and "data-action" not in widget.findings.value
+    assert "Next: Divide." in repr(widget.attempt) and widget.attempt.next_step() == "Divide."
+    assert widget.attempt._progress.summary().exercises["sample.mean"].hints == 1
+    assert widget.attempt.hints == ()
+
+
+def test_a_step_that_only_makes_it_run_is_there_at_once(tried: Tried) -> None:
+    def started(x: torch.Tensor) -> torch.Tensor:
+        x.clone()
+        raise NotImplementedError
+
+    widget = tried(started)
+    assert "<strong>Next:</strong> Delete that line." in widget.findings.value
+    assert "Show the next step" not in widget.findings.value
+
+
+def test_after_a_pass_there_is_no_next_step(tried: Tried) -> None:
+    assert "found nothing wrong" in tried(MEAN.reference).attempt.next_step()
+
+
+def test_lines_of_code_in_an_observation_are_code(tried: Tried) -> None:
+    widget = tried(lambda x: x[7])
+
+    assert re.search(r"margin-left: 2ch.><code>.*x\[7\]", widget.findings.value)
 
 
 def test_the_cell_as_it_came_is_not_called_wrong(tried: Tried) -> None:

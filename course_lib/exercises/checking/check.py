@@ -21,6 +21,7 @@ from .findings import Finding, Verdict
 from .observe import Observation, RunCase, Trial, observe, recall
 from .plain import Opaque, leaves
 from .unready import misfit, unattempted
+from .where import first_wrong_call
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
@@ -127,8 +128,12 @@ def _explained(
                 trial, found = smallest(trial, found, run)
             diagnosis = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
     if diagnosis is not None:
-        cause = {"likely": "", "perhaps": "", "likely" if diagnosis.sure else "perhaps": diagnosis.mistake.sentence}
-        found = [replace(found[0], **cause, action=diagnosis.mistake.action), *found[1:]]
+        sure, sentence = diagnosis.sure, diagnosis.mistake.sentence
+        likely, perhaps = (sentence, "") if sure else ("", sentence)
+        known = replace(found[0], likely=likely, perhaps=perhaps, action=diagnosis.mistake.action, technical=False)
+        found = [known, *found[1:]]
+    elif world is None and not found[0].likely and not found[0].technical and any(trial.yours.calls):
+        found = [first_wrong_call(found[0], trial, solution), *found[1:]]
     return replace(
         verdict,
         status="failed" if trial.yours.error is None else "error",
@@ -158,6 +163,7 @@ def _failed_here(case: Case, expected: Observation) -> Finding:
         observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
         action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
         f"{' If this comes back, restart the kernel.' * ran}",
+        technical=True,
     )
 
 
@@ -184,4 +190,5 @@ def _stopped(verdict: Verdict) -> Finding:
         observed=f"the check was stopped after {verdict.cases_tried} of {verdict.case_count} cases, so nothing was "
         "decided.",
         action="Run the cell again to check all of them.",
+        technical=True,
     )

@@ -15,9 +15,9 @@ SHAPES = {"passed": "✓", "failed": "✗", "error": "!", "unattempted": "○"}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One rank of a finding's table: the expected and the given result, as short texts."""
+    """One rank of a finding's table: the expected and the given result, as short texts. Without ranks, it is None."""
 
-    rank: int
+    rank: int | None
     expected: str
     yours: str
 
@@ -37,6 +37,7 @@ class Finding:
         action: one next step.
         table: expected and given results, a row for each rank; empty if there is nothing to compare.
         traceback: of the exception, with library frames; empty if nothing was raised.
+        technical: whether the next step only makes the solution run. Every other one is a hint, for those who ask.
     """
 
     observed: str
@@ -45,6 +46,7 @@ class Finding:
     perhaps: str = ""
     table: tuple[Row, ...] = ()
     traceback: str = ""
+    technical: bool = False
 
     @property
     def causes(self) -> dict[str, str]:
@@ -52,17 +54,22 @@ class Finding:
         return {label: text for label, text in (("Likely", self.likely), ("Perhaps", self.perhaps)) if text}
 
     def __str__(self) -> str:
+        return self.text(hints=True)
+
+    def text(self, *, hints: bool) -> str:
+        """Return the finding as text; without `hints`, only with a next step that is `technical`."""
         lines = [self.observed, *textwrap.indent("\n".join(self._table_lines()), "  ").splitlines()]
         lines += [f"{label}: {text}" for label, text in self.causes.items()]
-        return "\n".join([*lines, f"Next: {self.action}"])
+        return "\n".join([*lines, *([f"Next: {self.action}"] if hints or self.technical else [])])
 
     def _table_lines(self) -> Iterator[str]:
         if not self.table:
             return
         width = max(len("expected"), *(len(row.expected) for row in self.table))
-        yield f"  rank  {'expected':<{width}}  yours"
+        yield f"  rank  {'expected':<{width}}  yours"[6 * (self.table[0].rank is None) :]
         for row in self.table:
-            yield f"{'✗' if row.differs else ' '} {row.rank:<4}  {row.expected:<{width}}  {row.yours}"
+            rank = "" if row.rank is None else f"{row.rank:<4}  "
+            yield f"{'✗' if row.differs else ' '} {rank}{row.expected:<{width}}  {row.yours}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,9 +111,24 @@ class Verdict:
             return f"{self.cases_tried} of {self.case_count} cases were tried."
         return f"Failing case: {self.case}."
 
+    @property
+    def next_step(self) -> str:
+        """The next step for each finding, for those who ask: it says where to go, and gives something away."""
+        return "\n".join(finding.action for finding in self.findings)
+
+    @property
+    def has_hints(self) -> bool:
+        """Whether a next step is a hint."""
+        return not all(finding.technical for finding in self.findings)
+
     def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, *, hints: bool = False, ask: str = "print(verdict.next_step)") -> str:
+        """Return the verdict as text: with the next steps that are hints, or with how to `ask` for them."""
         lines = [f"{SHAPES[self.status]} {self.exercise}: {self.status}", self.headline]
         for number, finding in enumerate(self.findings, 1):
             label = f"{number}. " if len(self.findings) > 1 else ""
-            lines.append(label + textwrap.indent(str(finding), " " * len(label)).lstrip())
+            lines.append(label + textwrap.indent(finding.text(hints=hints), " " * len(label)).lstrip())
+        lines += [f"For the next step: {ask}"] if self.has_hints and not hints else []
         return "\n".join(lines)
