@@ -28,7 +28,7 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     one = exercises.get(attempt.exercise)
     if next_step:
         progress.step_taken(one.name)
-    found = [_text(finding, hints=next_step) for finding in attempt.findings or []]
+    found = [_text(finding, hints=next_step) for finding in attempt.findings or [] if attempt.status != "passed"]
     if found and not next_step:
         found.append("For the next step: course explain --next")
     return (

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
-from ..progress import Progress
+from ..progress import CourseMap, Progress
+from ..syllabus import lessons
 
 OUTCOMES = {
     "passed": "passed",
@@ -66,7 +67,8 @@ class Attempt:
 
         self.verdict = verdict = self.exercise.check(self.solution, on_case=store_first)
         if stored is not None:
-            self._progress.finish_attempt(stored, verdict.status, [asdict(finding) for finding in verdict.findings])
+            found = asdict(verdict.cost) if verdict.cost else [asdict(finding) for finding in verdict.findings]
+            self._progress.finish_attempt(stored, verdict.status, found)
         return verdict
 
     @property
@@ -121,6 +123,21 @@ class Attempt:
     # -- text ------------------------------------------------------------------------------------------------------
 
     @property
+    def standing(self) -> str:
+        """After a pass: how far the lesson is, what is next in it, and a pass of yours that took less."""
+        if not self.passed or self.verdict is None or self.verdict.cost is None:
+            return ""
+        lines, course, name, cost = [], lessons(), self.exercise.name, self.verdict.cost
+        for stop, lesson in zip(CourseMap(course, self._progress.summary()).stops, course, strict=True):
+            if name in lesson.exercises:
+                after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
+                lines.append(f"{stop.done} of {len(stop.items)} · {after}")
+        best = self._progress.best(name, "sent_bytes", "calls")
+        if best and (best["sent_bytes"], best["calls"]) < (cost.sent_bytes, cost.calls):
+            lines.append(f"Your best so far: {best['calls']:,} calls, {best['sent_bytes']:,} bytes sent.")
+        return "\n".join(lines)
+
+    @property
     def consequence(self) -> str:
         """The function that later cells use, in a sentence."""
         name, given = self.exercise.stub.__name__, getattr(self.solution, "__name__", "")
@@ -145,7 +162,7 @@ class Attempt:
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
         verdict = self.verdict.text(hints=self.step_taken, ask=f'exercise("{self.exercise.name}").next_step()')
-        return "\n".join(filter(None, [verdict, self.reminder, self.consequence, self.notice]))
+        return "\n".join(filter(None, [verdict, self.standing, self.reminder, self.consequence, self.notice]))
 
 
 def _source(solution: Any) -> str:

@@ -31,15 +31,16 @@ class ExerciseWidget(VBox):
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.checking = False
-        self.progress, self.status, self.findings, self.hints = HTML(), HTML(), HTML(), HTML()
+        self.progress, self.status, self.findings, self.films, self.hints = (HTML() for _ in range(5))
         # The button is never written again: a click on a button that changes under the pointer is lost.
         head = HTML(title("Exercise", attempt.exercise.title) + button("Stop", "stop"))
         actions = {
             "stop": lambda _: self.stop(),
             "hint": lambda _: self.take_hint(),
             "step": lambda _: self.take_step(),
+            "replay": lambda _: self.show_replays(),
         }
-        self.card = Card([head, self.progress, self.status, self.findings, self.hints], actions)
+        self.card = Card([head, self.progress, self.status, self.findings, self.films, self.hints], actions)
         super().__init__([sheet(), self.card])
         self.add_class("course-widget")
 
@@ -76,6 +77,14 @@ class ExerciseWidget(VBox):
         if self.attempt.verdict is not None:
             self._show_findings(self.attempt.verdict)
 
+    def show_replays(self) -> None:
+        """Show the replay of the case that failed, next to the reference's."""
+        if self.attempt.verdict is None or self.checking:
+            return
+        self.films.value = note("Running the case again.")
+        films = self.attempt.exercise.replays(self.attempt.solution, self.attempt.verdict)
+        self.films.value = "".join(f"<h4>{title}</h4>{film._repr_html_()}" for title, film in films.items())
+
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _show_progress(self, done: int, to_do: int) -> None:
@@ -85,7 +94,7 @@ class ExerciseWidget(VBox):
     def _show(self, verdict: Verdict) -> None:
         self.progress.value = ""
         first = BEGIN if verdict.status == "unattempted" else verdict.headline
-        message = "\n".join(filter(None, [first, self.attempt.consequence, self.attempt.notice]))
+        message = "\n".join(filter(None, [first, self.attempt.standing, self.attempt.consequence, self.attempt.notice]))
         result = alert(self._headline(verdict), message, tone=TONES[verdict.status])
         self.status.value = result + earlier_html(self.attempt)
         self._show_findings(verdict)
@@ -95,6 +104,7 @@ class ExerciseWidget(VBox):
         shown = self.attempt.step_taken
         found = "".join(finding_html(finding, hints=shown) for finding in verdict.findings)
         ask = button("Show the next step", "step") if verdict.has_hints and not shown else ""
+        ask += button("Replay it next to the reference", "replay") if verdict.drawn and verdict.ranks else ""
         after = _after_a_pass(self.attempt) if self.attempt.passed else ""
         self.findings.value = found + ask + printed_html(verdict.output) + after
 

@@ -124,3 +124,17 @@ def cells() -> dict[str, str]:
 
 def test_every_exercise_has_its_cell_in_a_notebook() -> None:
     assert cells() == {exercise.name: exercise.cell for exercise in EXERCISES}
+
+
+@each
+def test_a_next_step_gives_a_direction_and_not_the_code(exercise: Exercise) -> None:
+    """No next step quotes what a learner has to write: more than a name, in the reference, and not in the task."""
+    given, answer = squeezed(exercise.task + exercise.cell), squeezed(exercise.solution)
+    for mistake in exercise.mistakes:
+        quoted = re.findall(r"`([^`]+)`", mistake.action)
+        told = [code for code in quoted if not re.fullmatch(r"[\w.]+(\(\))?", code)]
+        assert [code for code in told if squeezed(code) in answer and squeezed(code) not in given] == [], mistake.id
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)

@@ -10,16 +10,19 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
+from ...meter import Replay
 from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
-from .cases import draw, smallest
+from .cases import draw, redraw, smallest
 from .compare import broken_rules, differences
 from .diagnose import diagnose
-from .findings import Finding, Verdict
-from .observe import Observation, RunCase, Trial, observe, recall
+from .findings import Cost, Finding, Verdict
+from .observe import Observation, RunCase, Trial, film, observe, recall
 from .plain import Opaque, leaves
+from .rules import sent_bytes
 from .unready import misfit, unattempted
 from .where import first_wrong_call
 
@@ -61,6 +64,11 @@ class Exercise(Declaration):
                 return _compared(replace(verdict, case_count=len(cases)), self, solution, cases, run, world, on_case)
             finally:
                 late.clear()  # handled: the check has ended, and reports how far it got
+
+    def replays(self, solution: Solution, verdict: Verdict) -> dict[str, Replay]:
+        """Return the replays of the case that failed, by a title: the solution's, and the reference's."""
+        case = redraw(self, *verdict.drawn)
+        return {"Yours": film(self, solution, case), "The reference's": film(self, self.reference, case)}
 
 
 def _runs(exercise: Declaration, solution: Solution, world: World | None) -> RunCase:
@@ -107,8 +115,24 @@ def _compared(
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
-        return replace(verdict, status="passed", output=run(cases[0]).yours.output)
+        costs = dict(zip(("cost", "reference_cost"), _costs([run(case) for case in cases]), strict=True))
+        return replace(verdict, status="passed", output=run(cases[0]).yours.output, **costs)  # type: ignore[arg-type]
     return _explained(verdict, *failed, solution, cases, run, world)
+
+
+def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
+    """Return what the solution and the reference take. The time is the median's: the first case also loads modules."""
+    seconds = median(trial.yours.cpu_seconds / max(trial.expected.cpu_seconds, 1e-4) for trial in trials)
+    yours, expected = ([getattr(trial, side) for trial in trials] for side in ("yours", "expected"))
+    return _cost(yours, seconds), _cost(expected, 1.0)
+
+
+def _cost(observations: list[Observation], seconds: float) -> Cost:
+    return Cost(
+        calls=sum(len(calls) for one in observations for calls in one.calls),
+        sent_bytes=sum(sum(sent_bytes(one).values()) for one in observations),
+        seconds=seconds,
+    )
 
 
 def _explained(
@@ -140,6 +164,8 @@ def _explained(
         findings=tuple(found),
         mistake=diagnosis.mistake.id if diagnosis and diagnosis.sure else None,
         case=trial.case.about,
+        ranks=trial.case.world_size,
+        drawn=trial.case.drawn,
         output=trial.yours.output,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["passed", "failed", "error", "unattempted"]
 
@@ -72,6 +72,25 @@ class Finding:
             yield f"{'✗' if row.differs else ' '} {rank}{row.expected:<{width}}  {row.yours}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a solution takes in all cases, on all ranks together.
+
+    `seconds` is CPU time, as a multiple of the reference's.
+    """
+
+    calls: int
+    sent_bytes: int
+    seconds: float = 1.0
+
+    def against(self, reference: Cost) -> str:
+        """Return a comparison with the reference, in a sentence; empty if there is nothing to say."""
+        counts = (("Calls", self.calls, reference.calls), ("Bytes sent", self.sent_bytes, reference.sent_bytes))
+        facts = [f"{what}: {yours:,} (the reference: {right:,})." for what, yours, right in counts if yours or right]
+        facts += [f"CPU time: {self.seconds:.1f} times the reference's."] if not 0.5 < self.seconds < 2 else []
+        return " ".join(facts)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
     """The result of a check.
@@ -85,6 +104,10 @@ class Verdict:
         case_count: the number of all cases.
         seed: the seed of the cases: `check(solution, seed=seed)` draws them again.
         case: the smallest case found that fails, in a few words.
+        ranks: the number of ranks of this case; 0 without a world.
+        drawn: from which this case can be drawn again; see `Case.drawn`.
+        cost: after a pass: what the solution takes.
+        reference_cost: after a pass: what the reference takes.
         output: what the solution printed there, by rank; in the first case, if none failed.
     """
 
@@ -96,6 +119,10 @@ class Verdict:
     cases_tried: int = 0
     case_count: int = 0
     case: str = ""
+    ranks: int = 0
+    drawn: tuple[Any, ...] = ()
+    cost: Cost | None = None
+    reference_cost: Cost | None = None
     output: tuple[str, ...] = ()
 
     @property
@@ -104,7 +131,8 @@ class Verdict:
         if self.status == "unattempted":
             return "You have not changed this cell yet."
         if self.status == "passed":
-            return f"All {self.cases_tried} cases agree with the reference."
+            compared = self.cost.against(self.reference_cost) if self.cost and self.reference_cost else ""
+            return f"All {self.cases_tried} cases agree with the reference. {compared}".strip()
         if not self.case_count:
             return "It was not run."
         if not self.case:

@@ -133,8 +133,8 @@ exercise.edit("cold-optimizer", {"set_state_dict(model, optimizer, model_state_d
     restart differ. Next: put the optimizer's state into the optimizer that trains.""")
 
 exercise.edit("starts-afresh", {"if begin > 0": "if begin < 0"}, """
-    The second call begins with a new model, although there is a checkpoint. Next: load `{folder}/step-{begin}` if
-    `begin` is not 0.""")
+    The second call begins with a new model, although there is a checkpoint. Next: load the checkpoint of the step at
+    which the call begins, if there is one.""")
 
 exercise.edit("optimizer-before-sharding", {"model = fully_shard(make_model())\noptimizer = torch.optim.AdamW(model"
     ".parameters(), lr=0.01)": "model = make_model()\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\n"
