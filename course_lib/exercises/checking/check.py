@@ -151,13 +151,13 @@ def _explained(
             if world is None:
                 trial, found = smallest(trial, found, run)
             diagnosis = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
+            if diagnosis is None and world is None and not found[0].likely and any(trial.yours.calls):
+                found = [first_wrong_call(found[0], trial, solution), *found[1:]]
     if diagnosis is not None:
         sure, sentence = diagnosis.sure, diagnosis.mistake.sentence
         likely, perhaps = (sentence, "") if sure else ("", sentence)
         known = replace(found[0], likely=likely, perhaps=perhaps, action=diagnosis.mistake.action, technical=False)
         found = [known, *found[1:]]
-    elif world is None and not found[0].likely and not found[0].technical and any(trial.yours.calls):
-        found = [first_wrong_call(found[0], trial, solution), *found[1:]]
     return replace(
         verdict,
         status="failed" if trial.yours.error is None else "error",
