@@ -28,8 +28,9 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     one = exercises.get(attempt.exercise)
     if next_step:
         progress.step_taken(one.name)
-    found = [_text(finding, hints=next_step) for finding in attempt.findings or [] if attempt.status != "passed"]
-    if found and not next_step:
+    findings = [] if attempt.status == "passed" else attempt.findings or []
+    found = [_text(finding, hints=next_step) for finding in findings]
+    if not next_step and not all(finding.get("technical") for finding in findings):
         found.append("For the next step: course explain --next")
     return (
         f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"

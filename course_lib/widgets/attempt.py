@@ -4,11 +4,14 @@ import inspect
 import linecache
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from ..errors import CourseError
 from ..exercises import Exercise, Verdict
+from ..exercises.checking.findings import Cost
 from ..progress import Attempt as StoredAttempt
 from ..progress import CourseMap, Progress
 from ..syllabus import lessons
@@ -43,6 +46,7 @@ class Attempt:
         verdict: the result of the check; None before it has ended.
         earlier: the attempt before this one, in this kernel or long ago; None if there was none.
         step_taken: whether the next steps of this verdict were asked for.
+        standing: after a pass: how far the lesson is, what is next in it, and a pass of yours that took less.
         hints: the hints taken so far, on this attempt or an earlier one, first to last.
         returned: the value that the function's name gets in later cells: the solution once it has passed, and the
             reference until then.
@@ -52,6 +56,7 @@ class Attempt:
         self.exercise, self.solution = exercise, solution
         self.verdict: Verdict | None = None
         self.step_taken = False
+        self.standing = ""
         self._progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
         self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
@@ -69,6 +74,7 @@ class Attempt:
         if stored is not None:
             found = asdict(verdict.cost) if verdict.cost else [asdict(finding) for finding in verdict.findings]
             self._progress.finish_attempt(stored, verdict.status, found)
+            self.standing = "\n".join(self._standing(verdict.cost)) if verdict.cost else ""
         return verdict
 
     @property
@@ -122,20 +128,16 @@ class Attempt:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    @property
-    def standing(self) -> str:
-        """After a pass: how far the lesson is, what is next in it, and a pass of yours that took less."""
-        if not self.passed or self.verdict is None or self.verdict.cost is None:
-            return ""
-        lines, course, name, cost = [], lessons(), self.exercise.name, self.verdict.cost
-        for stop, lesson in zip(CourseMap(course, self._progress.summary()).stops, course, strict=True):
-            if name in lesson.exercises:
-                after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
-                lines.append(f"{stop.done} of {len(stop.items)} · {after}")
+    def _standing(self, cost: Cost) -> Iterator[str]:
+        name, own = self.exercise.name, []
+        with suppress(CourseError):  # a learner may work in the course's own notebooks, and have damaged one
+            own = [lesson for lesson in lessons() if name in lesson.exercises]
+        for stop in CourseMap(own, self._progress.summary()).stops:
+            after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
+            yield f"{stop.done} of {len(stop.items)} · {after}"
         best = self._progress.best(name, "sent_bytes", "calls")
         if best and (best["sent_bytes"], best["calls"]) < (cost.sent_bytes, cost.calls):
-            lines.append(f"Your best so far: {best['calls']:,} calls, {best['sent_bytes']:,} bytes sent.")
-        return "\n".join(lines)
+            yield f"Your best so far: {best['calls']:,} calls, {best['sent_bytes']:,} bytes sent."
 
     @property
     def consequence(self) -> str:
