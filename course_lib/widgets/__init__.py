@@ -6,16 +6,14 @@ planner/, world_picker                      the planner, and the choice of a wor
 map, scores, results                        tables of the learner's progress, which need no kernel
 attempt, guess                              the logic of exercises and predictions, without widgets
 card                                        how a click in the browser becomes a call in Python
-preload                                     what torch loads late, loaded while the learner reads
 ranks_magic                                 `%%ranks 4`, which runs a cell as a program
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
 """
 
-from .cells import exercise
+from .cells import exercise, load_later
 from .map import course_map
 from .planner.widget import show_planner
 from .prediction import predict
-from .preload import load_later
 from .quiz_widget import quiz
 from .results import my_results
 from .scores import scoreboard

@@ -5,16 +5,16 @@ import sys
 
 import pytest
 
-from course_lib.widgets import preload
+from course_lib.widgets import cells
 
 
 def test_modules_are_loaded_one_after_the_other_when_the_loop_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preload, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(cells, "PAUSE_SECONDS", 0.01)
     monkeypatch.delitem(sys.modules, "this", raising=False)
     monkeypatch.delitem(sys.modules, "antigravity", raising=False)
 
     async def cell() -> bool:
-        preload.load_later(("no_such_module", "this"))
+        cells.load_later(("no_such_module", "this"))
         before = "this" in sys.modules
         await asyncio.sleep(0.5)
         return before
@@ -24,4 +24,4 @@ def test_modules_are_loaded_one_after_the_other_when_the_loop_is_free(monkeypatc
 
 
 def test_outside_a_kernel_nothing_is_loaded() -> None:
-    preload.load_later(("no_such_module",))
+    cells.load_later(("no_such_module",))
