@@ -25,7 +25,7 @@ from ..form.declaration import Case, Declaration, Mistake, Solution
 from .observe import Observation, RunCase, Trial, recall
 from .plain import same
 
-SECONDS = 1.0
+SECONDS = 0.6
 """CPU time for a diagnosis. What ran before stays known, so the next check goes further."""
 
 
