@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,11 @@ def add_limits_and_reports(argument: Callable[..., Any]) -> None:
     seconds = "limit for running one notebook, and again for checking it; one cell or exercise may take a third (300)"
     argument("--seconds", type=positive, default=300, help=seconds)
     argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
+    jobs = "how many notebooks are graded at a time (as many as this machine has cores, up to 8)"
+    argument("--jobs", type=whole, default=min(8, os.cpu_count() or 1), metavar="N", help=jobs)
     argument("--json", type=report, metavar="FILE", help="write the results as JSON")
+    go_on = "go on where an earlier run was stopped: keep the grades in the file of --json of notebooks as they were"
+    argument("--continue", action="store_true", dest="go_on", help=go_on)
     argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
     gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
     argument("--gradebook", type=report, metavar="FILE", help=gradebook)

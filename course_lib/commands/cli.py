@@ -64,6 +64,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     add_plan_arguments(add("plan", run_plan, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
+    explain.add_argument("--next", action="store_true", help="the next step, too; it counts as a hint")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
@@ -134,27 +135,41 @@ def run_check(options: argparse.Namespace) -> int:
         (options.page, "utf-8", partial(grading.as_page, course=course)),
     ]
     graded: list[grading.Graded] = []
-    _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
-    for one in grading.grade(options.notebooks, limits):
+    done = _earlier(options.json, grading.from_json) if options.go_on else []
+    _write(reports, [*done])  # now and after each notebook: a class takes hours, and results so far are kept
+    for one in grading.grade(options.notebooks, limits, jobs=options.jobs, done=done):
         print(one, flush=True)
         graded.append(one)
-        _write(reports, graded)
+        _write(reports, [*graded, *(one for one in done if one.notebook not in {other.notebook for other in graded})])
+    _write(reports, graded)
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1
+
+
+def _earlier(file: Path | None, read: Callable[[str], list[Any]]) -> list[Any]:
+    """Return the grades that an earlier run has written; none if there was no such run."""
+    if file is None:
+        raise CourseError("--continue needs --json FILE, the file of the run that was stopped. Name it.")
+    try:
+        return read(file.read_text("utf-8")) if file.exists() else []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CourseError(f"{file} is not a file that --json has written ({error}). Name another one.") from error
 
 
 def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:
     for file, encoding, text in reports:
         try:
             if file:
-                file.write_text(text(graded), encoding, "backslashreplace", newline="")
+                new = file.with_name(f"{file.name}.new")  # a grader that is killed leaves the old file or the new one
+                new.write_text(text(graded), encoding, "backslashreplace", newline="")
+                new.replace(file)
         except OSError as error:
             raise CourseError(f"{file} cannot be written ({error.strerror}). Name another file.") from error
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    print(explain.explain(options.exercise, Progress()))
+    print(explain.explain(options.exercise, Progress(), next_step=options.next))
 
 
 def run_rerun(options: argparse.Namespace) -> int:

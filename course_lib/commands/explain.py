@@ -8,12 +8,13 @@ from ..progress import Progress
 OUTCOMES = {"passed": "passed", "failed": "not right yet", "error": "ended in an error", None: "did not end"}
 
 
-def explain(exercise: str | None, progress: Progress) -> str:
+def explain(exercise: str | None, progress: Progress, *, next_step: bool = False) -> str:
     """Return the task, the learner's source and the check's findings of the latest attempt.
 
     Args:
         exercise: its name; None for the exercise that was tried last.
         progress: the learner's record.
+        next_step: whether to return the next steps, too, which are hints, and store that they were taken.
 
     Raises:
         CourseError: there is no such exercise, or no attempt at it.
@@ -25,16 +26,22 @@ def explain(exercise: str | None, progress: Progress) -> str:
     if attempt is None:
         raise CourseError(f"there is no attempt at {name or 'any exercise'} yet. Run the cell of an exercise first.")
     one = exercises.get(attempt.exercise)
+    if next_step:
+        progress.step_taken(one.name)
+    findings = [] if attempt.status == "passed" else attempt.findings or []
+    found = [_text(finding, hints=next_step) for finding in findings]
+    if not next_step and not all(finding.get("technical") for finding in findings):
+        found.append("For the next step: course explain --next")
     return (
         f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"
         f"## Task\n\n{one.task}\n\n"
         f"## Attempt\n\n```python\n{attempt.source}\n```\n\n"
-        f"## Check\n\n" + ("\n\n".join(map(_text, attempt.findings or [])) or "It found nothing wrong.")
+        f"## Check\n\n" + ("\n\n".join(found) or "It found nothing wrong.")
     )
 
 
-def _text(stored: dict[str, Any]) -> str:
+def _text(stored: dict[str, Any], *, hints: bool) -> str:
     """Return a finding of the record as the notebook shows it."""
     from ..exercises import Finding, Row
 
-    return str(Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}))
+    return Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}).text(hints=hints)

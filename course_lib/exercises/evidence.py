@@ -27,7 +27,7 @@ from ..world import Call, RankError, RankReport, Run, World
 from .checking.cases import draw
 from .checking.check import Exercise
 from .checking.compare import findings
-from .checking.diagnose import known_mistake
+from .checking.diagnose import diagnose
 from .checking.observe import Trial, observe, recall
 from .form.declaration import Solution
 from .registry import get
@@ -133,8 +133,8 @@ class Incident:
         report = "\n".join(map(str, [*findings(trial), *(self.run.warnings if self.run else ())]))
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
         report = re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report)
-        mistake = known_mistake(self._exercise, [self._case], lambda case: trial)
-        return Diagnosis(f"{report}\nKnown: {mistake.message}" if mistake else report)
+        found = diagnose(self._exercise, self._program, [self._case], lambda case: trial)
+        return Diagnosis(f"{report}\nKnown: {found.mistake.message}" if found and found.sure else report)
 
     def replay(self) -> Any:
         """Return the run as a film: what every rank called, and where it stood."""

@@ -103,7 +103,10 @@ class Progress:
         return attempt
 
     def finish_attempt(self, attempt: Attempt, status: str, findings: Any) -> None:
-        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays."""
+        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays.
+
+        The findings of a pass are what it takes, by name, as `best` compares it.
+        """
         verdict = {"attempt": attempt.id, "status": status, "findings": json.dumps(findings)}
         # Store the attempt again, in case the file was put aside since it began.
         self._add(attempts=vars(attempt), verdicts=verdict)
@@ -116,13 +119,25 @@ class Progress:
         rows = self._rows(query, exercise)
         return Attempt(**rows[0] | {"imported": bool(rows[0]["imported"])}) if rows else None
 
+    def best(self, exercise: str, *measures: str) -> dict[str, float] | None:
+        """Return the findings of the pass with the smallest `measures`, the first counts most; None without one."""
+        query = "SELECT findings FROM attempts JOIN verdicts ON attempt = id WHERE exercise = ? AND status = 'passed'"
+        found = [row["findings"] for row in self._rows(query, exercise)]
+        measured = [one for one in found if isinstance(one, dict) and all(name in one for name in measures)]
+        return min(measured, key=lambda one: [one[name] for name in measures], default=None)
+
     def hint_taken(self, exercise: str, level: int) -> None:
         """Store that a hint was taken; the first has level 1."""
         self._add(hints={"exercise": exercise, "level": level})
 
+    def step_taken(self, exercise: str) -> None:
+        """Store that the next step of a verdict was taken: a hint with a level below 0."""
+        lowest = self._rows("SELECT min(0, coalesce(min(level), 0)) AS level FROM hints WHERE exercise = ?", exercise)
+        self.hint_taken(exercise, lowest[0]["level"] - 1)
+
     def hints(self, exercise: str) -> list[int]:
-        """Return the levels of the hints taken, lowest first."""
-        rows = self._rows("SELECT level FROM hints WHERE exercise = ? ORDER BY level", exercise)
+        """Return the levels of the hints taken, lowest first. The next steps of verdicts are not among them."""
+        rows = self._rows("SELECT level FROM hints WHERE exercise = ? AND level >= 0 ORDER BY level", exercise)
         return [row["level"] for row in rows]
 
     def answer(self, answer: Answer) -> None:

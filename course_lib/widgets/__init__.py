@@ -10,7 +10,7 @@ ranks_magic                                 `%%ranks 4`, which runs a cell as a 
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
 """
 
-from .cells import exercise
+from .cells import exercise, load_later
 from .map import course_map
 from .planner.widget import show_planner
 from .prediction import predict
@@ -18,5 +18,7 @@ from .quiz_widget import quiz
 from .results import my_results
 from .scores import scoreboard
 from .world_picker import choose_world
+
+load_later()
 
 __all__ = ["choose_world", "course_map", "exercise", "my_results", "predict", "quiz", "scoreboard", "show_planner"]

@@ -4,13 +4,17 @@ import inspect
 import linecache
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from ..errors import CourseError
 from ..exercises import Exercise, Verdict
+from ..exercises.checking.findings import Cost
 from ..progress import Attempt as StoredAttempt
-from ..progress import Progress
+from ..progress import CourseMap, Progress
+from ..syllabus import lessons
 
 OUTCOMES = {
     "passed": "passed",
@@ -41,6 +45,8 @@ class Attempt:
     Attributes:
         verdict: the result of the check; None before it has ended.
         earlier: the attempt before this one, in this kernel or long ago; None if there was none.
+        step_taken: whether the next steps of this verdict were asked for.
+        standing: after a pass: how far the lesson is, what is next in it, and a pass of yours that took less.
         hints: the hints taken so far, on this attempt or an earlier one, first to last.
         returned: the value that the function's name gets in later cells: the solution once it has passed, and the
             reference until then.
@@ -49,6 +55,8 @@ class Attempt:
     def __init__(self, exercise: Exercise, solution: Any, progress: Progress) -> None:
         self.exercise, self.solution = exercise, solution
         self.verdict: Verdict | None = None
+        self.step_taken = False
+        self.standing = ""
         self._progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
         self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
@@ -64,7 +72,9 @@ class Attempt:
 
         self.verdict = verdict = self.exercise.check(self.solution, on_case=store_first)
         if stored is not None:
-            self._progress.finish_attempt(stored, verdict.status, [asdict(finding) for finding in verdict.findings])
+            found = asdict(verdict.cost) if verdict.cost else [asdict(finding) for finding in verdict.findings]
+            self._progress.finish_attempt(stored, verdict.status, found)
+            self.standing = "\n".join(self._standing(verdict.cost)) if verdict.cost else ""
         return verdict
 
     @property
@@ -107,7 +117,27 @@ class Attempt:
             return Hint("The next hint opens when you have tried something: write a line or two, and run the cell.")
         return Hint(self.ladder[self._taken - 1])
 
+    def next_step(self) -> Hint:
+        """Return the next step for each finding. If one is a hint, it counts as one."""
+        if self.verdict is None or not self.verdict.findings:
+            return Hint("The latest check found nothing wrong, so there is no next step.")
+        if self.verdict.has_hints and not self.step_taken:
+            self.step_taken = True
+            self._progress.step_taken(self.exercise.name)
+        return Hint(self.verdict.next_step)
+
     # -- text ------------------------------------------------------------------------------------------------------
+
+    def _standing(self, cost: Cost) -> Iterator[str]:
+        name, own = self.exercise.name, []
+        with suppress(CourseError):  # a learner may work in the course's own notebooks, and have damaged one
+            own = [lesson for lesson in lessons() if name in lesson.exercises]
+        for stop in CourseMap(own, self._progress.summary()).stops:
+            after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
+            yield f"{stop.done} of {len(stop.items)} · {after}"
+        best = self._progress.best(name, "sent_bytes", "calls")
+        if best and (best["sent_bytes"], best["calls"]) < (cost.sent_bytes, cost.calls):
+            yield f"Your best so far: {best['calls']:,} calls, {best['sent_bytes']:,} bytes sent."
 
     @property
     def consequence(self) -> str:
@@ -133,7 +163,8 @@ class Attempt:
         """Return what the widget shows, without hints and explanation: a saved notebook contains no solution."""
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
-        return "\n".join(filter(None, [repr(self.verdict), self.reminder, self.consequence, self.notice]))
+        verdict = self.verdict.text(hints=self.step_taken, ask=f'exercise("{self.exercise.name}").next_step()')
+        return "\n".join(filter(None, [verdict, self.standing, self.reminder, self.consequence, self.notice]))
 
 
 def _source(solution: Any) -> str:

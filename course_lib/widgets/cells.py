@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import importlib
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from IPython.core.getipython import get_ipython
@@ -17,6 +21,26 @@ from .exercise_widget import ExerciseWidget
 
 F = TypeVar("F")
 
+MODULES = ("sympy", "torch.distributed.fsdp", "torch._dynamo", "torch.distributed.optim")
+"""What torch imports at the first optimizer step and the first sharded module: more than a second of CPU time."""
+PAUSE_SECONDS = 0.5
+
+
+def load_later(modules: Sequence[str] = MODULES) -> None:
+    """Load `modules` one by one when the kernel waits for a cell, so that the first check need not. Elsewhere, do not.
+
+    A thread cannot do it: a cell that imports the same modules meanwhile would find them half loaded.
+    """
+
+    def load() -> None:
+        with suppress(ImportError):  # a different release of torch
+            importlib.import_module(modules[0])
+        load_later(modules[1:])
+
+    with suppress(RuntimeError):  # no loop runs here
+        if modules:
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, load)
+
 
 class ExerciseCell:
     """An exercise in a notebook. It decorates the learner's function, and has a method for each action of its widget.
@@ -25,6 +49,7 @@ class ExerciseCell:
     def hello(): ...
 
     exercise("ranks.hello").hint()      # the next hint
+    exercise("ranks.hello").next_step() # what to do about the findings of the last check
     exercise("ranks.hello").verdict     # the verdict of the last check
     exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
@@ -63,6 +88,10 @@ class ExerciseCell:
     def hint(self) -> Hint:
         """Return the next hint."""
         return self.attempt.hint()
+
+    def next_step(self) -> Hint:
+        """Return the next step for each finding of the latest check."""
+        return self.attempt.next_step()
 
     @property
     def stored(self) -> StoredAttempt:

@@ -31,11 +31,16 @@ class ExerciseWidget(VBox):
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.checking = False
-        self.progress, self.status, self.findings, self.hints = HTML(), HTML(), HTML(), HTML()
+        self.progress, self.status, self.findings, self.films, self.hints = (HTML() for _ in range(5))
         # The button is never written again: a click on a button that changes under the pointer is lost.
         head = HTML(title("Exercise", attempt.exercise.title) + button("Stop", "stop"))
-        actions = {"stop": lambda _: self.stop(), "hint": lambda _: self.take_hint()}
-        self.card = Card([head, self.progress, self.status, self.findings, self.hints], actions)
+        actions = {
+            "stop": lambda _: self.stop(),
+            "hint": lambda _: self.take_hint(),
+            "step": lambda _: self.take_step(),
+            "replay": lambda _: self.show_replays(),
+        }
+        self.card = Card([head, self.progress, self.status, self.findings, self.films, self.hints], actions)
         super().__init__([sheet(), self.card])
         self.add_class("course-widget")
 
@@ -66,6 +71,20 @@ class ExerciseWidget(VBox):
         if hint not in self.attempt.hints:  # it is not open yet
             self.hints.value += alert("Not yet.", hint)
 
+    def take_step(self) -> None:
+        """Show the next steps."""
+        self.attempt.next_step()
+        if self.attempt.verdict is not None:
+            self._show_findings(self.attempt.verdict)
+
+    def show_replays(self) -> None:
+        """Show the replay of the case that failed, next to the reference's."""
+        if self.attempt.verdict is None or self.checking:
+            return
+        self.films.value = note("Running the case again.")
+        films = self.attempt.exercise.replays(self.attempt.solution, self.attempt.verdict)
+        self.films.value = "".join(f"<h4>{title}</h4>{film._repr_html_()}" for title, film in films.items())
+
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _show_progress(self, done: int, to_do: int) -> None:
@@ -75,12 +94,19 @@ class ExerciseWidget(VBox):
     def _show(self, verdict: Verdict) -> None:
         self.progress.value = ""
         first = BEGIN if verdict.status == "unattempted" else verdict.headline
-        message = "\n".join(filter(None, [first, self.attempt.consequence, self.attempt.notice]))
+        message = "\n".join(filter(None, [first, self.attempt.standing, self.attempt.consequence, self.attempt.notice]))
         result = alert(self._headline(verdict), message, tone=TONES[verdict.status])
         self.status.value = result + earlier_html(self.attempt)
-        found = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
-        self.findings.value = found + (_after_a_pass(self.attempt) if self.attempt.passed else "")
+        self._show_findings(verdict)
         self._show_hints()
+
+    def _show_findings(self, verdict: Verdict) -> None:
+        shown = self.attempt.step_taken
+        found = "".join(finding_html(finding, hints=shown) for finding in verdict.findings)
+        ask = button("Show the next step", "step") if verdict.has_hints and not shown else ""
+        ask += button("Replay it next to the reference", "replay") if verdict.drawn and verdict.ranks else ""
+        after = _after_a_pass(self.attempt) if self.attempt.passed else ""
+        self.findings.value = found + ask + printed_html(verdict.output) + after
 
     def _headline(self, verdict: Verdict) -> str:
         word = "Unchanged." if self.attempt.reminder else WORDS[verdict.status]
@@ -132,21 +158,33 @@ def earlier_html(attempt: Attempt) -> str:
     return note("Welcome back.", attempt.reminder) + insert + "Insert my last attempt below</button>"
 
 
-def finding_html(finding: Finding) -> str:
-    """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback."""
-    parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
-    parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
-    parts.append(f'<p class="course-next"><strong>Next:</strong> {inline(finding.action)}</p>')
+def finding_html(finding: Finding, *, hints: bool = True) -> str:
+    """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback.
+
+    Without `hints`, it has no next step that is one.
+    """
+    parts = [*map(_line_html, finding.observed.splitlines()), table_html(finding.table)]
+    parts += [f"<p><strong>{label}:</strong> {inline(text)}</p>" for label, text in finding.causes.items()]
+    if finding.technical or hints:
+        parts.append(f'<p class="course-next" role="alert"><strong>Next:</strong> {inline(finding.action)}</p>')
     if finding.traceback:
         parts.append(details("Traceback", pre(escape(finding.traceback))))
     return f'<div class="course-finding">{"".join(parts)}</div>'
+
+
+def _line_html(line: str) -> str:
+    """Return a line of what was observed. A line of code is indented."""
+    indent = len(line) - len(line.lstrip())
+    text = f"<code>{escape(line.strip())}</code>" if indent else escape(line)
+    return f'<p class="course-observed" style="margin-left: {indent}ch">{text}</p>'
 
 
 def table_html(table: tuple[Row, ...]) -> str:
     """Return expected and given results as HTML, a row for each rank."""
     if not table:
         return ""
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("rank", "expected", "yours", "compared"))
+    names = ("rank", "expected", "yours", "compared")[table[0].rank is None :]
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
     rows = "".join(map(_row_html, table))
     return scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
 
@@ -154,7 +192,8 @@ def table_html(table: tuple[Row, ...]) -> str:
 def _row_html(row: Row) -> str:
     mark, style = ("✗ differs", ' class="course-differs"') if row.differs else ("✓ same", "")
     cells = "".join(f"<td>{escape(text)}</td>" for text in (row.expected, row.yours, mark))
-    return f'<tr{style}><th scope="row">{row.rank}</th>{cells}</tr>'
+    rank = "" if row.rank is None else f'<th scope="row">{row.rank}</th>'
+    return f"<tr{style}>{rank}{cells}</tr>"
 
 
 def printed_html(output: tuple[str, ...]) -> str:

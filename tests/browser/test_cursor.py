@@ -1,10 +1,11 @@
 """The cursor on memory over time: by keyboard, by mouse, on a phone, and in JupyterLab."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_notebook
-from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from course_lib import World

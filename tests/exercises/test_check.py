@@ -19,6 +19,7 @@ import torch.distributed as dist
 from course_lib import CourseError, World
 from course_lib.exercises import Case, Exercise, Mistake, Verdict, get, names
 from course_lib.exercises.checking import cases, check, observe
+from course_lib.exercises.checking.findings import Cost
 from course_lib.exercises.registry import REMOVED
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
 
@@ -38,7 +39,18 @@ def test_a_right_solution_passes_and_says_what_was_tried() -> None:
     verdict = MEAN.check(lambda x: mean(x), seed=3)
 
     assert (verdict.status, verdict.findings, verdict.mistake) == ("passed", (), None)
-    assert repr(verdict) == "✓ sample.mean: passed\nAll 6 cases agree with the reference."
+    assert repr(verdict) == (
+        "✓ sample.mean: passed\n"
+        "All 6 cases agree with the reference. Calls: 15 (the reference: 15). Bytes sent: 318 (the reference: 318)."
+    )
+
+
+def test_a_pass_is_compared_with_the_reference() -> None:
+    few, many = Cost(calls=1, sent_bytes=8), Cost(calls=1200, sent_bytes=80, seconds=3.21)
+
+    assert Cost(calls=0, sent_bytes=0).against(Cost(calls=0, sent_bytes=0)) == ""
+    text = "Calls: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8). CPU time: 3.2 times the reference's."
+    assert many.against(few) == text
 
 
 def test_a_case_without_ranks_is_run_once() -> None:
@@ -194,7 +206,7 @@ def test_a_trial_decides_what_is_compared() -> None:
     exercise = changed(MEAN, trial=sizes, mistakes=())
 
     assert exercise.check(sum_for_mean).status == "passed"
-    assert only(exercise.check(lambda x: mean(x)[1:])).observed == "rank 0 has 2, expected 3."
+    assert only(exercise.check(lambda x: mean(x)[1:])).observed.startswith("rank 0 has 2, expected 3.")
 
 
 # What raises or never ends

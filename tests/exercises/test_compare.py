@@ -270,7 +270,7 @@ def test_a_ranks_number_times_the_world_size_is_not_called_a_sum() -> None:
 def test_texts_are_compared_and_not_computed() -> None:
     (finding,) = findings(trial(["rank 0 of 1"], ["rank 1 of 1"]))
 
-    assert finding.action == "Find where the two texts begin to differ, and the line that writes this part."
+    assert finding.action == "The two texts agree up to 'rank '. Find the line that writes the part after it."
 
 
 @pytest.mark.parametrize(("expected", "given"), [(True, False), (3, 4), ("forward", "backward")])
@@ -306,7 +306,7 @@ def test_the_first_part_that_differs_on_any_rank_is_named() -> None:
     [
         ([1.5, 2.5, 9.1], "The 2 items before it are right on every rank. Find what your program does after that, "),
         ([1.5, 9.1, 9.2], "The item before it is right on every rank. Find what your program does after that, "),
-        ([9.1, 2.5, 3.5], "Find the line that first sets this value on rank 1, then print it"),
+        ([9.1, 2.5, 3.5], "Find the line that first sets this value on rank 1, and print it"),
     ],
 )
 def test_what_is_right_before_a_step_is_named(given: list[float], action: str) -> None:
@@ -315,8 +315,23 @@ def test_what_is_right_before_a_step_is_named(given: list[float], action: str) -
     assert findings(trial([others, right], [others, {"losses": given}]))[0].action.startswith(action)
 
 
-def test_a_value_that_no_program_names_is_computed_by_hand() -> None:
-    assert findings(trial([1.5, 7.1], [1.5, 9.4]))[0].action.startswith("Compute this value by hand on rank 1")
+def test_a_value_is_followed_where_the_program_sets_it() -> None:
+    assert findings(trial([1.5, 7.1], [1.5, 9.4]))[0].action.startswith(
+        "Find the line that first sets this value on ra"
+    )
+
+
+def test_a_value_is_computed_by_hand_for_the_arguments_if_they_are_short() -> None:
+    wrong = trial([1.5], [9.4])
+    short = replace(wrong, yours=replace(wrong.yours, before=((3,),)))
+
+    assert findings(short)[0].action.startswith("Work it out by hand for `x = 3`, and print each step of yours")
+
+
+def test_by_how_much_a_large_count_is_wrong_and_what_is_right_is_said() -> None:
+    wrong = trial([{"parameters": 1280, "in all": 5}], [{"parameters": 1288, "in all": 5}])
+
+    assert findings(wrong)[0].observed.endswith("is 1288, expected 1280. That is 8 too much. Right: 'in all'.")
 
 
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
@@ -345,7 +360,7 @@ def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() ->
 def test_calls_that_match_the_references_are_said_to_do_so() -> None:
     wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
 
-    for made, start in (("all_reduce", "Your calls match the reference's in kind,"), ("broadcast", "Compute this")):
+    for made, start in (("all_reduce", "Your calls match the reference's in kind,"), ("broadcast", "Find the line")):
         expected, yours = (replace(wrong.expected, calls=calls(op, op)) for op in ("all_reduce", made))
         finding = findings(replace(wrong, expected=expected, yours=replace(yours, values=wrong.yours.values)))[0]
         assert finding.action.startswith(start)
@@ -522,7 +537,9 @@ def test_the_text_of_a_verdict() -> None:
         case="2 ranks",
     )
 
-    assert repr(failed) == (
+    assert repr(failed).endswith("Likely: One too many.\nFor the next step: print(verdict.next_step)")
+    assert failed.next_step == "Count again."
+    assert failed.text(hints=True) == (
         "✗ sample.mean: failed\n"
         "Failing case: 2 ranks.\n"
         "rank 1 returned 3, expected 2.\n"

@@ -3,13 +3,14 @@
 import ast
 import os
 import re
+from math import inf
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from course_lib.exercises import Exercise, Mistake, Verdict, get, names
-from course_lib.exercises.checking import check
+from course_lib.exercises.checking import check, diagnose
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.observe import recall
 
@@ -56,7 +57,11 @@ def verdict_of(exercise: Exercise, mistake: Mistake, seed: int, monkeypatch: pyt
 
     More cases can only tell it from more of the other mistakes. With more seeds it runs on every case, and twice: as a
     solution, and when the check compares it. That proves that it does the same on every run.
+
+    Mistakes are compared in the order of their declaration, as if the source were unknown, and however long it takes.
     """
+    monkeypatch.setattr(diagnose, "_by_source", lambda mistakes, solution: mistakes)
+    monkeypatch.setattr(diagnose, "SECONDS", inf)
     if SEEDS > 1:
         return exercise.check(mistake.solution, seed=seed)
     monkeypatch.setattr(check, "observe", recall)
@@ -119,3 +124,17 @@ def cells() -> dict[str, str]:
 
 def test_every_exercise_has_its_cell_in_a_notebook() -> None:
     assert cells() == {exercise.name: exercise.cell for exercise in EXERCISES}
+
+
+@each
+def test_a_next_step_gives_a_direction_and_not_the_code(exercise: Exercise) -> None:
+    """No next step quotes what a learner has to write: more than a name, in the reference, and not in the task."""
+    given, answer = squeezed(exercise.task + exercise.cell), squeezed(exercise.solution)
+    for mistake in exercise.mistakes:
+        quoted = re.findall(r"`([^`]+)`", mistake.action)
+        told = [code for code in quoted if not re.fullmatch(r"[\w.]+(\(\))?", code)]
+        assert [code for code in told if squeezed(code) in answer and squeezed(code) not in given] == [], mistake.id
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)

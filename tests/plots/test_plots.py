@@ -43,10 +43,9 @@ from course_lib.plots.canvas import (
     FETCHING,
     FORWARD,
     MEMBERS,
-    MOVING,
+    STALLED,
     THEMES,
     UPDATE,
-    STALLED,
     WAITING,
     ink_on,
     ticks,
@@ -589,7 +588,9 @@ def test_a_run_that_held_nothing_is_an_empty_bar() -> None:
 
 
 def test_most_of_other_is_named_where_no_category_is_larger() -> None:
-    scores = SimpleNamespace(category="other", total_bytes=60, count=2, layout="float32 [4, 4]", operator="softmax", line=None)
+    scores = SimpleNamespace(
+        category="other", total_bytes=60, count=2, layout="float32 [4, 4]", operator="softmax", line=None
+    )
     small = SimpleNamespace(category="other", total_bytes=5, count=1, layout="small", operator="add", line=None)
     memory = Memory((50, 0), (50, 0))
     memory.at_peak = SimpleNamespace(by_category={"parameters": 50, "other": 65}, holdings=[small, scores])

@@ -66,7 +66,10 @@ def test_losses_that_differ_are_named() -> None:
 
 def test_losses_are_drawn_only_where_they_differ() -> None:
     other = Training([[4.0, 3.02]], [8000])
-    same, apart = report({"alone": ALONE, "sharded": SHARDED}), report({"alone": ALONE, "other": other, "sharded": SHARDED})
+    same, apart = (
+        report({"alone": ALONE, "sharded": SHARDED}),
+        report({"alone": ALONE, "other": other, "sharded": SHARDED}),
+    )
     assert same.caption.startswith("All trainings have the losses of 'alone', within 0.001 at every step.")
     assert apart.caption.startswith("Except other, all trainings have the losses of 'alone'")
     assert "Losses" not in same.svg and "Losses" in apart.svg and apart.svg.count(">sharded<") == 1  # its bar

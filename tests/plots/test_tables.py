@@ -56,9 +56,7 @@ def test_a_table_without_rows_is_refused() -> None:
 
 def test_equal_lines_lie_on_each_other_and_all_can_be_seen() -> None:
     picture = curve({"one process": [3.0, 2.0], "DDP": [3.0, 2.0]})
-    assert picture.caption == (
-        "The loss by step, from 1 to 2. one process: from 3 to 2; DDP: from 3 to 2."
-    )
+    assert picture.caption == ("The loss by step, from 1 to 2. one process: from 3 to 2; DDP: from 3 to 2.")
     below, above = (
         f"stroke: {colour}; stroke-width: {width}" for colour, width in ((MEMBERS[1].lower(), 4.5), (INK, 1.5))
     )

@@ -21,7 +21,7 @@ from course_lib.progress import Progress, own_progress
 from course_lib.widgets.attempt import Attempt
 from course_lib.widgets.exercise_widget import ExerciseWidget, finding_html, printed_html
 from course_lib.widgets.style import markup
-from tests.exercises.sample import MEAN, mean, sum_for_mean
+from tests.exercises.sample import MEAN, mean, odd, sum_for_mean
 from tests.widgets.test_card import click, text
 
 ROOT = Path(__file__).parents[2]
@@ -103,10 +103,79 @@ def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) ->
     assert "✗ Not right yet. Failing case: 2 ranks" in text(widget.status)
     assert "later cells use the course's own mean." in text(widget.status)
     assert "<strong>Likely:</strong> That is the sum." in widget.findings.value
-    assert "<strong>Next:</strong> Divide." in widget.findings.value
+    assert "Divide." not in widget.findings.value + repr(widget.attempt)
     assert widget.findings.value.count('<tr class="course-differs">') == 2
     assert widget.attempt.returned is MEAN.reference
     assert "Why this is right" not in widget.findings.value
+
+
+def test_the_next_step_is_shown_to_those_who_ask_and_counts_as_one_hint(tried: Tried) -> None:
+    widget = tried(sum_for_mean)
+    assert '<button type="button" data-action="step">Show the next step</button>' in widget.findings.value
+    assert 'For the next step: exercise("sample.mean").next_step()' in repr(widget.attempt)
+
+    widget.take_step()
+    widget.take_step()
+
+    assert "<strong>Next:</strong> Divide." in widget.findings.value and '"step"' not in widget.findings.value
+    assert "Next: Divide." in repr(widget.attempt) and widget.attempt.next_step() == "Divide."
+    assert widget.attempt._progress.summary().exercises["sample.mean"].hints == 1
+    assert widget.attempt.hints == ()
+
+
+def test_a_step_that_only_makes_it_run_is_there_at_once(tried: Tried) -> None:
+    def started(x: torch.Tensor) -> torch.Tensor:
+        x.clone()
+        raise NotImplementedError
+
+    widget = tried(started)
+    assert "<strong>Next:</strong> Delete that line." in widget.findings.value
+    assert "Show the next step" not in widget.findings.value
+
+
+def test_a_failed_check_is_replayed_next_to_the_reference_on_a_click(tried: Tried) -> None:
+    widget = tried(sum_for_mean)
+    assert 'data-action="replay"' in widget.findings.value and widget.films.value == ""
+
+    widget.show_replays()
+
+    assert re.findall("<h4>(.*?)</h4><style>", widget.films.value) == ["Yours", "The reference's"]
+    assert widget.films.value.count("srcdoc=") == 2
+
+
+def test_a_run_that_fails_is_replayed_up_to_there(tried: Tried) -> None:
+    widget = tried(odd)
+    widget.show_replays()
+
+    assert widget.films.value.count("srcdoc=") == 2
+
+
+def test_a_pass_says_how_far_the_lesson_is_and_remembers_the_best(progress: Progress) -> None:
+    exercise = get("ranks.broadcast")
+
+    def passed(solution: Callable[..., Any]) -> Attempt:
+        attempt = Attempt(exercise, solution, progress)
+        attempt.check(lambda done, to_do: None)
+        return attempt
+
+    assert re.search(r"\n1 of \d+ · next: Say hello by rank", repr(passed(exercise.reference)))
+    assert "Your best so far" not in passed(exercise.reference).standing
+    assert re.search(r"\nYour best so far: \d+ calls, [\d,]+ bytes sent", passed(twice).standing)
+
+
+def twice(tensor: torch.Tensor, src: int) -> None:
+    for _ in range(2):
+        get("ranks.broadcast").reference(tensor, src)
+
+
+def test_after_a_pass_there_is_no_next_step(tried: Tried) -> None:
+    assert "found nothing wrong" in tried(MEAN.reference).attempt.next_step()
+
+
+def test_lines_of_code_in_an_observation_are_code(tried: Tried) -> None:
+    widget = tried(lambda x: x[7])
+
+    assert re.search(r"margin-left: 2ch.><code>.*x\[7\]", widget.findings.value)
 
 
 def test_the_cell_as_it_came_is_not_called_wrong(tried: Tried) -> None:
@@ -277,7 +346,7 @@ def test_the_source_is_stored_before_the_check(progress: Progress) -> None:
     assert at_the_start[0].source == "def right(x: torch.Tensor) -> torch.Tensor:\n    return mean(x)\n"
     assert at_the_start[0].status is None
     assert stored is not None
-    assert (stored.status, stored.findings) == ("passed", [])
+    assert stored.status == "passed" and stored.findings.keys() == {"calls", "sent_bytes", "seconds"}
 
 
 def test_findings_are_stored(tried: Tried, progress: Progress) -> None:

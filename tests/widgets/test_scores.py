@@ -10,7 +10,7 @@ from course_lib import CourseError, World, mark, my_results, scoreboard
 from course_lib.progress import Progress
 from course_lib.widgets import results, scores
 from course_lib.widgets.scores import Scoreboard, measures
-from course_lib.widgets.scores import of_the_course as OF_THE_COURSE  # noqa: N812 - `progress` replaces it
+from course_lib.widgets.scores import of_the_course as OF_THE_COURSE
 
 NUMEL = 1000
 

@@ -1,8 +1,12 @@
 """Grade one notebook: run it, check its functions, and add the exercises of its lesson that it lacks."""
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +18,39 @@ from .limits import Limits
 from .report import Grade, Graded, best
 
 
-def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Graded]:
-    """Grade notebooks one after the other. No notebook can prevent the grading of the others."""
-    course = lessons()
-    for path in paths:
-        try:
-            graded = _graded(path, course, limits or Limits())
-        except (CourseError, OSError) as error:
-            graded = Graded(notebook=str(path), ended=str(error))
-        except Exception as error:  # whatever happens, the next notebook is graded
-            graded = Graded(notebook=str(path), ended=f"it could not be graded ({type(error).__name__}: {error})")
-        yield graded
+def grade(
+    paths: Sequence[Path], limits: Limits | None = None, *, jobs: int = 1, done: Iterable[Graded] = ()
+) -> Iterator[Graded]:
+    """Grade notebooks, in their order. No notebook can prevent the grading of the others.
+
+    Args:
+        paths: the notebooks.
+        limits: for each.
+        jobs: how many are graded at a time.
+        done: grades of an earlier run, which was stopped: a notebook with the same content is not graded again.
+    """
+    limits = limits or Limits()
+    grade_one = partial(_graded_or_why_not, lessons(), limits, {one.key: one for one in done})
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        yield from pool.map(grade_one, paths)
+    finally:
+        limits.stopped.set()  # after an interrupt, nothing that notebooks started goes on
+        pool.shutdown(cancel_futures=True)
+
+
+def _graded_or_why_not(
+    course: Iterable[Lesson], limits: Limits, done: Mapping[tuple[str, str], Graded], path: Path
+) -> Graded:
+    digest = ""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        graded = done.get((str(path), digest)) or _graded(path, course, limits)
+    except (CourseError, OSError) as error:
+        graded = Graded(notebook=str(path), ended=str(error))
+    except Exception as error:  # whatever happens, the next notebook is graded
+        graded = Graded(notebook=str(path), ended=f"it could not be graded ({type(error).__name__}: {error})")
+    return replace(graded, digest=digest)
 
 
 def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:

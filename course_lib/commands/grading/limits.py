@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import psutil
@@ -22,11 +22,13 @@ class Limits:
         turn_seconds: of these, for one cell or the check of one exercise, so that an endless one leaves time for the
             rest.
         memory_bytes: resident.
+        stopped: set to end everything at once.
     """
 
     seconds: float = 300.0
     turn_seconds: float = 100.0
     memory_bytes: int = 8 * 2**30
+    stopped: threading.Event = field(default_factory=threading.Event, compare=False)
 
 
 class Watch:
@@ -60,7 +62,9 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._over.wait(POLL_SECONDS):
-            if time.monotonic() > self._deadline:
+            if self._limits.stopped.is_set():
+                self.ended = "the grader was stopped"
+            elif time.monotonic() > self._deadline:
                 self.ended = f"it did not end within {self._limits.seconds:g} s"
             elif self._used_bytes() > self._limits.memory_bytes:
                 self.ended = f"it used more than {self._limits.memory_bytes / 2**30:g} GiB of memory"

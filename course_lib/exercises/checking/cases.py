@@ -30,10 +30,7 @@ def draw(
         CourseError: no case fits.
     """
     numbers = range(exercise.case_count if world is None else 20 * exercise.case_count)
-    cases = [
-        replace(exercise.draw(stream(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number, stream))
-        for number in numbers
-    ]
+    cases = [redraw(exercise, seed, number, stream) for number in numbers]
     if world is not None:
         cases = [case for case in cases if case.world_size in (0, world.world_size)][: exercise.case_count]
     if not cases:
@@ -43,6 +40,11 @@ def draw(
             "Give a world of one of these sizes, or none."
         )
     return cases
+
+
+def redraw(exercise: Declaration, seed: int, number: int, stream: type[random.Random]) -> Case:
+    """Return a case by what is stored in its `drawn`."""
+    return replace(exercise.draw(stream(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number, stream))
 
 
 def smallest(failed: Trial, found: list[Finding], run: RunCase) -> tuple[Trial, list[Finding]]:

@@ -7,20 +7,25 @@ solution cannot change the expected results.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
+from ...meter import Replay
 from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
-from .cases import draw, smallest
+from .cases import draw, redraw, smallest
 from .compare import broken_rules, differences
-from .diagnose import known_mistake
-from .findings import Finding, Verdict
-from .observe import Observation, RunCase, Trial, observe, recall
+from .diagnose import SECONDS, diagnose
+from .findings import Cost, Finding, Verdict
+from .observe import Observation, RunCase, Trial, film, observe, recall
 from .plain import Opaque, leaves
+from .rules import sent_bytes
 from .unready import misfit, unattempted
+from .where import first_wrong_call
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
@@ -57,9 +62,14 @@ class Exercise(Declaration):
         with put_off() as late:  # a run checks this list for an earlier interrupt
             try:
                 run = _runs(self, solution, world)
-                return _compared(replace(verdict, case_count=len(cases)), self, cases, run, world, on_case)
+                return _compared(replace(verdict, case_count=len(cases)), self, solution, cases, run, world, on_case)
             finally:
                 late.clear()  # handled: the check has ended, and reports how far it got
+
+    def replays(self, solution: Solution, verdict: Verdict) -> dict[str, Replay]:
+        """Return the replays of the case that failed, by a title: the solution's, and the reference's."""
+        case = redraw(self, *verdict.drawn)
+        return {"Yours": film(self, solution, case), "The reference's": film(self, self.reference, case)}
 
 
 def _runs(exercise: Declaration, solution: Solution, world: World | None) -> RunCase:
@@ -76,7 +86,13 @@ def _runs(exercise: Declaration, solution: Solution, world: World | None) -> Run
 
 
 def _compared(
-    verdict: Verdict, exercise: Declaration, cases: list[Case], run: RunCase, world: World | None, on_case: OnCase
+    verdict: Verdict,
+    exercise: Declaration,
+    solution: Solution,
+    cases: list[Case],
+    run: RunCase,
+    world: World | None,
+    on_case: OnCase,
 ) -> Verdict:
     """Run the solution on one case after the other, up to the first whose results differ.
 
@@ -100,28 +116,59 @@ def _compared(
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
-        return replace(verdict, status="passed", output=run(cases[0]).yours.output)
-    return _explained(verdict, *failed, cases, run, world)
+        costs = dict(zip(("cost", "reference_cost"), _costs([run(case) for case in cases]), strict=True))
+        return replace(verdict, status="passed", output=run(cases[0]).yours.output, **costs)  # type: ignore[arg-type]
+    return _explained(verdict, *failed, solution, cases, run, world)
+
+
+def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
+    """Return what the solution and the reference take. The time is the median's: the first case also loads modules."""
+    seconds = median(trial.yours.cpu_seconds / max(trial.expected.cpu_seconds, 1e-4) for trial in trials)
+    yours, expected = ([getattr(trial, side) for trial in trials] for side in ("yours", "expected"))
+    return _cost(yours, seconds), _cost(expected, 1.0)
+
+
+def _cost(observations: list[Observation], seconds: float) -> Cost:
+    return Cost(
+        calls=sum(len(calls) for one in observations for calls in one.calls),
+        sent_bytes=sum(sum(sent_bytes(one).values()) for one in observations),
+        seconds=seconds,
+    )
 
 
 def _explained(
-    verdict: Verdict, trial: Trial, found: list[Finding], cases: list[Case], run: RunCase, world: World | None
+    verdict: Verdict,
+    trial: Trial,
+    found: list[Finding],
+    solution: Solution,
+    cases: list[Case],
+    run: RunCase,
+    world: World | None,
 ) -> Verdict:
-    """Return the verdict on the smallest case that fails, with the cause if it is a known mistake."""
-    mistake = None
+    """Return the verdict on the smallest case that fails, with the cause if known mistakes explain it."""
+    diagnosis = None
     if not trial.yours.timed_out:
         with suppress(KeyboardInterrupt):  # report what is known so far
             if world is None:
                 trial, found = smallest(trial, found, run)
-            mistake = known_mistake(trial.exercise, [trial.case, *cases], run, world)
-    if mistake is not None:
-        found = [replace(found[0], likely=mistake.sentence, action=mistake.action), *found[1:]]
+            end = time.process_time() + SECONDS
+            diagnosis = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
+            searched = diagnosis is None and time.process_time() < end  # else the next check goes further
+            if searched and world is None and not found[0].likely and any(trial.yours.calls):
+                found = [first_wrong_call(found[0], trial, solution), *found[1:]]
+    if diagnosis is not None:
+        sure, sentence = diagnosis.sure, diagnosis.mistake.sentence
+        likely, perhaps = (sentence, "") if sure else ("", sentence)
+        known = replace(found[0], likely=likely, perhaps=perhaps, action=diagnosis.mistake.action, technical=False)
+        found = [known, *found[1:]]
     return replace(
         verdict,
         status="failed" if trial.yours.error is None else "error",
         findings=tuple(found),
-        mistake=None if mistake is None else mistake.id,
+        mistake=diagnosis.mistake.id if diagnosis and diagnosis.sure else None,
         case=trial.case.about,
+        ranks=trial.case.world_size,
+        drawn=trial.case.drawn,
         output=trial.yours.output,
     )
 
@@ -145,6 +192,7 @@ def _failed_here(case: Case, expected: Observation) -> Finding:
         observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
         action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
         f"{' If this comes back, restart the kernel.' * ran}",
+        technical=True,
     )
 
 
@@ -171,4 +219,5 @@ def _stopped(verdict: Verdict) -> Finding:
         observed=f"the check was stopped after {verdict.cases_tried} of {verdict.case_count} cases, so nothing was "
         "decided.",
         action="Run the cell again to check all of them.",
+        technical=True,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from itertools import takewhile
 
 from .failures import failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
 from .patterns import recognise_pattern
-from .plain import Cause, Gap, Path, Plain, at, difference
+from .plain import Array, Cause, Gap, Path, Plain, at, difference
 from .texts import first_element, kind, pair, short
 
 
@@ -55,7 +56,11 @@ def _values(trial: Trial) -> Iterator[Finding]:
         return
     inner = _innermost(gap)
     cause = _cause(trial, gap, inner)
-    yield Finding(observed=_sentence(trial, inner), likely=cause.likely, action=cause.action, table=_table(inner))
+    observed = _sentence(trial, inner)
+    more = "" if cause.likely else _more(gap, inner)
+    yield Finding(
+        observed=observed + more, likely=cause.likely, action=cause.action, table=_table(trial, inner, observed)
+    )
 
 
 def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
@@ -75,7 +80,9 @@ def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
         observed=f"{trial.who(ranks[:1])} returned {given[ranks[0]]}, expected {wanted}.",
         likely=cause.likely if cause else "",
         action=cause.action if cause else f"Return {wanted}.",
-        table=tuple(Row(rank=rank, expected=wanted, yours=text) for rank, text in enumerate(given)),
+        table=tuple(Row(rank=rank, expected=wanted, yours=text) for rank, text in enumerate(given))
+        if trial.case.world_size
+        else (),
     )
 
 
@@ -118,7 +125,10 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         )
     words = [value.split() for value in next(inner.pairs) if isinstance(value, str)]
     if trial.exercise.trial is None and len(words) == 2 and all(len(one) > 1 for one in words):
-        return Cause(likely="", action="Find where the two texts begin to differ, and the line that writes this part.")
+        alike = takewhile(lambda both: both[0] == both[1], zip(*next(inner.pairs), strict=False))
+        agree = "".join(letter for letter, _ in alike)
+        begin = f"The two texts agree up to {agree!r}" if agree else "The two texts differ from the first letter on"
+        return Cause(likely="", action=f"{begin}. Find the line that writes the part after it.")
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
         where = " on every rank" if trial.world_size > 1 else ""
@@ -128,12 +138,27 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     if inner.decided:
         action = f"Go through your code with this case in mind{whose}, and find the line that decides this value."
         return Cause(likely="", action=action)
+    if arguments := _arguments(trial, inner.ranks[0]):
+        action = (
+            f"Work it out by hand for {arguments}, and print each step of yours{whose}. Where do they first differ?"
+        )
+        return Cause(likely="", action=action)
     if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
-    named = isinstance(gap.expected[0], dict)  # a part of what is measured, not a number that can be computed alone
-    begin = "Find the line that first sets this value" if named else "Compute this value by hand"
-    return Cause(likely="", action=f"{begin}{whose}, then print it after each line that changes it.")
+    return Cause(
+        likely="",
+        action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",
+    )
+
+
+def _arguments(trial: Trial, rank: int) -> str:
+    """Return what the solution was called with; empty if it is long, or not only numbers and words."""
+    values, names = trial.yours.before[rank], list(inspect.signature(trial.exercise.stub).parameters)
+    if trial.exercise.trial is not None or not all(isinstance(v, int | float | str | tuple | Array) for v in values):
+        return ""
+    text = ", ".join(f"`{name} = {short(value)}`" for name, value in zip(names, values, strict=False))
+    return text if len(text) < 200 and "…" not in text else ""
 
 
 def _right_before(gap: Gap, path: Path) -> int:
@@ -168,12 +193,33 @@ def _sentence(trial: Trial, gap: Gap) -> str:
 def _place(trial: Trial, path: Path) -> str:
     """Return a path in words: `result[1]`, or `losses[1]` if the exercise's trial gave a name to what it looked at."""
     name, *keys = path if trial.exercise.trial and path and isinstance(path[0], str) else ("result", *path)
-    return (name if name.isidentifier() else repr(name)) + "".join(f"[{key!r}]" for key in keys)
+    return _named(name) + "".join(f"[{key!r}]" for key in keys)
 
 
-def _table(gap: Gap) -> tuple[Row, ...]:
+def _named(name: object) -> str:
+    return str(name) if str(name).isidentifier() else repr(name)
+
+
+def _more(gap: Gap, inner: Gap) -> str:
+    """Return by how much a whole number is wrong, and which other named parts are right, as sentences."""
+    ((expected, given), *others), whole = inner.pairs, gap.expected[0]
+    facts = ""
+    if not others and type(expected) is type(given) is int and max(expected, given) >= 100:
+        facts = f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
+    if isinstance(whole, dict) and all(isinstance(one, dict) for one in gap.given):
+        pairs = list(zip(gap.expected, gap.given, strict=True))
+        right = [_named(name) for name in whole if all(gap.same(e.get(name), g.get(name)) for e, g in pairs)]
+        facts += f" Right: {', '.join(right)}." if right else ""
+    return facts
+
+
+def _table(trial: Trial, gap: Gap, observed: str = "") -> tuple[Row, ...]:
+    """Return a row for each rank. Without ranks, there is one row, if it shows more than `observed`."""
     texts = [pair(expected, given, gap.tolerance) for expected, given in zip(gap.expected, gap.given, strict=True)]
-    return tuple(Row(rank=rank, expected=expected, yours=yours) for rank, (expected, yours) in enumerate(texts))
+    if trial.case.world_size:
+        return tuple(Row(rank=rank, expected=expected, yours=yours) for rank, (expected, yours) in enumerate(texts))
+    ((expected, yours),) = texts
+    return () if expected in observed and yours in observed else (Row(rank=None, expected=expected, yours=yours),)
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------
@@ -201,7 +247,7 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
                 observed=f"{name} was {what} on {trial.who(gap.ranks)}.",
                 likely=cause.likely,
                 action=cause.action,
-                table=_table(gap),
+                table=_table(trial, gap),
             )
 
 

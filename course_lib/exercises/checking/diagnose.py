@@ -3,37 +3,90 @@
 Known mistakes are runnable. The one that behaves like the solution on the failed case and on every other case of the
 check is the diagnosis: the same results, or the same failure. If results are right, it must break the same rules. If
 they are wrong, broken rules only decide between several mistakes, because the time for which pending work holds memory
-varies. If no mistake behaves the same, none is named.
+varies.
+
+If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
-from ..form.declaration import Case, Declaration, Mistake
+from ..form.declaration import Case, Declaration, Mistake, Solution
 from .observe import Observation, RunCase, Trial, recall
 from .plain import same
 
+SECONDS = 0.6
+"""CPU time for a diagnosis. What ran before stays known, so the next check goes further."""
 
-def known_mistake(
-    exercise: Declaration, cases: Sequence[Case], run: RunCase, world: World | None = None
-) -> Mistake | None:
-    """Return the mistake that behaves like the solution, or None.
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What explains a wrong solution. `sure`: it is one mistake, and not two."""
+
+    mistake: Mistake
+    sure: bool
+
+
+def diagnose(
+    exercise: Declaration, solution: Solution, cases: Sequence[Case], run: RunCase, world: World | None = None
+) -> Diagnosis | None:
+    """Return the mistake behind a wrong solution, or None if none is found in time.
 
     Args:
         exercise: whose mistakes are compared.
+        solution: the learner's. Mistakes with a similar source run first.
         cases: those of the check, after the one that failed.
         run: runs the solution. It runs on the next case only while a mistake behaves like it.
         world: where it runs, if not on simulated ranks.
     """
+    end = time.process_time() + SECONDS
+    one = _nearest(_in_time(_by_source(exercise.mistakes, solution), end), cases, run, world)
+    if one is not None:
+        return Diagnosis(mistake=one, sure=True)
+    two = _nearest(_in_time(_by_source(exercise.pairs, solution), end), cases, run, world)
+    return None if two is None else Diagnosis(mistake=two, sure=False)
+
+
+def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
+    """Return the mistakes, the one with the most similar source first; in their order if the source is unknown."""
+    yours = _words(solution)
+
+    def distance(mistake: Mistake) -> float:
+        return -difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
+
+    return sorted(mistakes, key=distance) if yours else list(mistakes)
+
+
+def _words(solution: Solution) -> list[str]:
+    try:
+        return re.findall(r"\w+|[^\w\s]", inspect.getsource(solution))
+    except (OSError, TypeError):
+        return []
+
+
+def _in_time(mistakes: Iterable[Mistake], end: float) -> Iterator[Mistake]:
+    """Yield mistakes until the CPU time is `end`."""
+    for mistake in mistakes:
+        if time.process_time() > end:
+            return
+        yield mistake
+
+
+def _nearest(mistakes: Iterable[Mistake], cases: Sequence[Case], run: RunCase, world: World | None) -> Mistake | None:
+    """Return the mistake that behaves like the solution in every case, with the fewest other calls and rules."""
     nearest: Mistake | None = None
     fewest: tuple[float, float] = inf, inf
-    for mistake in exercise.mistakes:
+    for mistake in mistakes:
         differences = _differences(mistake, cases, run, world)
         if differences is not None and differences < fewest:
             nearest, fewest = mistake, differences

@@ -15,7 +15,7 @@ def failure(trial: Trial, error: CourseError) -> Finding:
 
 def _error(trial: Trial, error: CourseError) -> Finding:
     if not isinstance(error, RankError):
-        return Finding(observed=str(error), action="Then run the cell again.")
+        return Finding(observed=str(error), action="Then run the cell again.", technical=True)
     observed, _, action = str(error).partition("\nNext: ")
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
@@ -26,18 +26,20 @@ def _error(trial: Trial, error: CourseError) -> Finding:
             likely="The cell came with the line `raise NotImplementedError`; it is still there, and ends the function.",
             action="Delete that line.",
             traceback=error.traceback,
+            technical=True,
         )
-    return Finding(observed=observed, action=action, traceback=error.traceback)
+    return Finding(observed=observed, action=action, traceback=error.traceback, technical=True)
 
 
 def _stopped(yours: Observation) -> Finding:
     observed = str(yours.error).partition("\nNext: ")[0]
     if not yours.waited:
         action = "Look for a loop that never ends, or for far more work than the task needs."
-        return Finding(observed=observed, action=action)
+        return Finding(observed=observed, action=action, technical=True)
     return Finding(
         observed=observed,
         likely=f"In that time, the kernel computed for {yours.cpu_share:.0%}. So the machine is busy with other "
         "work, or your code waits: `time.sleep`, a lock, a file.",
         action="If your code does not wait, run the cell again when the machine is less busy.",
+        technical=True,
     )

@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...errors import CourseError, CourseWarning, who
-from ...meter import MemoryReport
+from ...meter import MemoryReport, Replay
 from ...world import Call, RankError, World
 from ..form.declaration import Case, Declaration, Solution
 from .plain import Plain, plain
@@ -47,6 +47,7 @@ class Observation:
         memory: its memory, without the timeline; empty if the exercise is not `measured`.
         output: what it printed; present even if there is an error.
         error: why it failed.
+        cpu_seconds: the CPU time of this process in the run.
         cpu_share: the CPU time of this process in a run that its time limit stopped, as a share of the limit.
     """
 
@@ -58,6 +59,7 @@ class Observation:
     memory: tuple[MemoryReport, ...] = ()
     output: tuple[str, ...] = ()
     error: CourseError | None = None
+    cpu_seconds: float = 0.0
     cpu_share: float = 1.0
 
     @property
@@ -106,8 +108,10 @@ RunCase = Callable[[Case], Trial]
 """Runs a solution on a case, at most once for each case."""
 
 
-def observe(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
-    """Run `solution` on `case`, on its own copies.
+def observe(
+    exercise: Declaration, solution: Solution, case: Case, world: World | None = None, *, replay: bool = False
+) -> Observation:
+    """Run `solution` on `case`, on its own copies. With `replay`, the calls contain values.
 
     Without a world, it runs on simulated ranks. A case without ranks runs on one rank, for its time limit and its
     output.
@@ -117,20 +121,21 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     """
     if world is not None:
         return replace(_observed(exercise, solution, case, world), cpu_share=1.0)  # its ranks may be other processes
-    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT))
+    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT, replay))
     if seen.waited:
         limit = min(TIME_LIMIT, CPU_LIMIT / max(seen.cpu_share, 0.01))
-        seen = _observed(exercise, solution, case, _world(exercise, case, limit))
+        seen = _observed(exercise, solution, case, _world(exercise, case, limit, replay))
     return seen
 
 
-def _world(exercise: Declaration, case: Case, timeout: float) -> World:
+def _world(exercise: Declaration, case: Case, timeout: float, replay: bool) -> World:
     return World(
         case.world_size or 1,
         backend="simulated",
         timeout=timeout,
         measure=exercise.measured,
         strict=exercise.asynchronous,
+        replay=replay,
     )
 
 
@@ -154,7 +159,19 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
         warnings=run.hazards,
         memory=memory,
         output=tuple(run.output),
+        cpu_seconds=time.process_time() - cpu,
     )
+
+
+def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
+    """Return the replay of a run of `solution` on `case`, also of one that fails."""
+    world = World(case.world_size or 1, backend="simulated", timeout=CPU_LIMIT, replay=True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CourseWarning)
+            return world.run(_on_rank, exercise.trial or _call, solution, case.args).replay()
+    except RankError as error:
+        return error.replay()
 
 
 @functools.lru_cache(maxsize=EXERCISES_KEPT)

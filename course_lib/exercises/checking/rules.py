@@ -85,7 +85,7 @@ def sends_no_more(instead: str, *, slack: float = 0) -> Rule:
     """
 
     def rule(trial: Trial) -> Iterator[Finding]:
-        yours, expected = _sent(trial.yours), _sent(trial.expected)
+        yours, expected = sent_bytes(trial.yours), sent_bytes(trial.expected)
         over = [rank for rank, nbytes in yours.items() if nbytes > expected[rank] * (1 + slack)]
         if over:
             yield Finding(
@@ -162,7 +162,8 @@ def byte_rows(yours: dict[int, int], most: dict[int, int], over: list[int]) -> t
     )
 
 
-def _sent(observation: Observation) -> dict[int, int]:
+def sent_bytes(observation: Observation) -> dict[int, int]:
+    """Return the bytes that each rank sent, as on a ring."""
     return {rank: Communication(rank=rank, calls=calls).sent_bytes for rank, calls in enumerate(observation.calls)}
 
 

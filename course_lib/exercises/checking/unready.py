@@ -45,12 +45,14 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
         return Finding(
             observed=f"this is {_described(solution)}, and the exercise asks for a function.",
             action=f"Write `def {signature}:` below the line with `@exercise`.",
+            technical=True,
         )
     flags = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
     if any(flag(solution) != flag(stub) for flag in flags):
         return Finding(
             observed="this function has a `yield` or an `async`, so calling it does not run its body.",
             action="Make it a plain function that returns its result.",
+            technical=True,
         )
     try:
         yours = inspect.signature(solution)
@@ -63,6 +65,7 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
         return Finding(
             observed=f"your function cannot be called as the exercise calls it, `{signature}`: {error}.",
             action="Put the arguments back as they were in the cell.",
+            technical=True,
         )
     return None
 

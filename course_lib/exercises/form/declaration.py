@@ -13,8 +13,10 @@ exercise.start_edit({...})             the same, as edits of the reference
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import permutations
 from typing import Any, TypeVar
 
 from .edits import Source, compiled, edited
@@ -58,11 +60,13 @@ class Mistake:
         solution: code that makes the mistake. The check runs it like the learner's: if both behave the same, the
             learner made this mistake. So it must behave the same on every run (no uninitialised memory), and end (no
             endless loop).
+        edits: of the reference, if the mistake is made of them.
     """
 
     id: str
     message: str
     solution: Solution
+    edits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -164,7 +168,7 @@ class Declaration:
         Raises:
             ValueError: an old text does not occur exactly once, or the message has no next step.
         """
-        self._add_mistake(id, text, self._compiled(self._edited(id, edits), id))
+        self._add_mistake(id, text, self._compiled(self._edited(id, edits), id), edits)
 
     def variant(self, function: AnySolution) -> AnySolution:
         """Take the decorated function as a right solution written differently."""
@@ -198,6 +202,19 @@ class Declaration:
         source = next((Source.of(make()) for make in self.variants.values()), None)
         return (source.signature + source.body).rstrip() if source else ""
 
+    @cached_property
+    def pairs(self) -> tuple[Mistake, ...]:
+        """Every two mistakes at once, if the second is an edit of the first."""
+        found: dict[frozenset[str], Mistake] = {}
+        for one, other in permutations([mistake for mistake in self.mistakes if mistake.edits], 2):
+            id, ids = f"{one.id} + {other.id}", frozenset((one.id, other.id))
+            with suppress(ValueError, SyntaxError):
+                if ids not in found:
+                    text = edited(self._edited(one.id, one.edits), other.edits)
+                    solution = self._compiled(text, id)
+                    found[ids] = Mistake(id=id, message=_both(one, other), solution=solution)
+        return tuple(found.values())
+
     @property
     def _stub_source(self) -> str:
         return self._source.signature + self._source.docstring + self._start
@@ -215,10 +232,15 @@ class Declaration:
     def _compiled(self, source: str, id: str) -> Solution:
         return compiled(source, self.reference, f"{self.name}, {id}")
 
-    def _add_mistake(self, id: str, text: str, solution: Solution) -> None:
+    def _add_mistake(self, id: str, text: str, solution: Solution, edits: Mapping[str, str] | None = None) -> None:
         if text.count("Next:") != 1:
             raise ValueError(f'{self.name}, {id}: write "Next:" and one next step at the end of the message:\n{text}')
-        self.mistakes.append(Mistake(id=id, message=prose(text), solution=solution))
+        self.mistakes.append(Mistake(id=id, message=prose(text), solution=solution, edits=edits or {}))
+
+
+def _both(one: Mistake, other: Mistake) -> str:
+    causes = f"Two mistakes at once. First: {one.sentence} Second: {other.sentence}"
+    return f"{causes} Next: first, {one.action} Then {other.action}"
 
 
 def _id(function: Solution) -> str:

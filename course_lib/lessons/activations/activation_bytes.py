@@ -97,7 +97,8 @@ exercise.edit("parameters-too", {"not in own": "not in ()"}, """
 
 exercise.edit("parameters-by-type", {"storage.data_ptr() not in own": "not isinstance(tensor, nn.Parameter)"}, """
     You leave out tensors that are parameters. A linear layer saves its weight transposed: a new tensor with the
-    parameter's storage. Next: compare storages: `untyped_storage().data_ptr()`.""")
+    parameter's storage. Next: compare storages, not tensors: two tensors share one if it begins at the same
+    address.""")
 
 exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
     You count the layer's buffers. They are in memory whether the layer runs or not.
@@ -105,11 +106,11 @@ exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.
 
 exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_storage()\n"}, """
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
-    Next: count `tensor.untyped_storage().nbytes()`.""")
+    Next: count the bytes of the storage.""")
 
 exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
     You tell tensors apart by the address of their first element. Two views of one storage can begin at different
-    addresses, and you then count the storage twice. Next: use `tensor.untyped_storage().data_ptr()`.""")
+    addresses, and you then count the storage twice. Next: compare the addresses at which the storages begin.""")
 
 exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.

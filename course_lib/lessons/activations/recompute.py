@@ -105,39 +105,39 @@ exercise.edit("without-grad", {", torch.enable_grad()": ""}, """
 
 exercise.edit("other-random-numbers", {RESTORE: ""}, """
     In the second run, dropout drops different elements than in the first. So your gradient belongs to a different
-    output. Next: before the block runs, set the state that it had: `torch.set_rng_state(random_state)`.""")
+    output. Next: before the block runs, set the state of the random numbers that it had in forward.""")
 
 exercise.edit("goes-on-drawing", {FORK: "", RESTORE: ""}, """
     The block draws new random numbers. Dropout drops different elements than the first time, and everything that is
     drawn later changes too.
-    Next: set `random_state` inside `torch.random.fork_rng(devices=[])`, which restores the state afterwards.""")
+    Next: set `random_state` where the state is restored afterwards: `torch.random` has a context manager for it.""")
 
 exercise.edit("turns-back-the-clock", {FORK: ""}, """
     You set the state of the random numbers and leave it so. The numbers that are drawn next repeat earlier ones: the
     next dropout, for example, drops the same elements again.
-    Next: restore the state that you found; `torch.random.fork_rng(devices=[])` does that.""")
+    Next: restore the state that you found: `torch.random` has a context manager for it.""")
 
 exercise.edit("from-ones", {"(grad_output)": "(torch.ones_like(grad_output))"}, """
     You go back from ones, as if the loss were the sum of the output. `grad_output` is the gradient that the later
-    layers computed. Next: go back from it: `output.backward(grad_output)`.""")
+    layers computed. Next: go back from the gradient that you were given.""")
 
 exercise.edit("only-of-x", {"output.backward(grad_output)\nreturn x.grad":
     "return torch.autograd.grad(output, x, grad_output)[0]"}, """
     The parameters get no gradient. `torch.autograd.grad` returns the gradients that you ask for, and adds nothing to
-    any `.grad`. Next: use `output.backward(grad_output)`.""")
+    any `.grad`. Next: use a backward that adds to `.grad`, and goes back from the gradient that you were given.""")
 
 exercise.edit("nothing-of-x", {DETACHED: "x.detach()"}, """
     You return None, so the layers before this block get no gradient. A tensor gets a `.grad` only if it is the start
     of the graph and requires a gradient.
-    Next: run the block on `x.detach().requires_grad_()`, and return the `.grad` of that tensor.""")
+    Next: let a leaf that requires a gradient stand for `x` in the second run, and return its `.grad`.""")
 
 exercise.edit("not-detached", {DETACHED: "x.requires_grad_()"}, """
     You run the block on `x` itself. It is a result of the layers before, so backward goes on into them, and `x` gets no
-    `.grad`. Next: cut the graph at the block's input: run the block on `x.detach().requires_grad_()`.""")
+    `.grad`. Next: cut the graph at the block's input: run the block on a leaf with the values of `x`.""")
 
 exercise.edit("only-detached-where-asked", {DETACHED: "x.detach().requires_grad_(x.requires_grad)"}, """
     You return None if `x` requires no gradient. The task asks for the gradient of `x` in this case too.
-    Next: run the block on `x.detach().requires_grad_()`.""")
+    Next: let the block's input require a gradient in every case.""")
 
 exercise.edit("overwrites-gradients", {"x = x.detach": "block.zero_grad()\nx = x.detach"}, """
     You clear the parameters' gradients first, and lose those of earlier micro-batches.

@@ -166,7 +166,7 @@ exercise.edit("stage-2-with-offload", {'"stage": 3': '"stage": 2'}, """
 
 exercise.edit("nothing-recomputed", {'"full"': '"none"', '"batch": 8': '"batch": 1'}, """
     You keep all activations for backward. With 80 layers and 4,096 tokens, they fill the memory even with a single
-    sequence. Next: recompute them: `"checkpointing": "full"`.""")
+    sequence. Next: let backward recompute them: look at the settings of checkpointing.""")
 
 exercise.edit("small-micro-batches", {'"batch": 8': '"batch": 1'}, """
     Your micro-batches have one sequence, so a step has 16 of them, and each gathers all parameters over Ethernet.

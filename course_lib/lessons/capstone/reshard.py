@@ -99,7 +99,7 @@ exercise.edit("rest-lost", {"F.pad(flat, (0, -numel % world_size))": "flat[: num
 
 exercise.edit("one-more-each", {"-numel % world_size": "(numel // world_size + 1) * world_size - numel"}, """
     Where `numel` divides by `world_size`, each of your shards is one element too long: no padding is needed there.
-    Next: pad by `-numel % world_size`, or round the length of a shard up: `-(-numel // world_size)`.""")
+    Next: pad up to the next multiple of `world_size`, which may be `numel` itself.""")
 
 exercise.edit("views", {"[shard.clone() for shard in padded.chunk(world_size)]": "list(padded.chunk(world_size))"}, """
     Your shards are views of one tensor. `torch.save` of one of them writes the whole tensor.

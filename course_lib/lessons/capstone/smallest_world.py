@@ -73,17 +73,17 @@ exercise.edit("whole-forgotten", {"(0, 12, 14, 16)[stage]": "16"}, """
 
 exercise.edit("rounded-down", {"-(-sharded // free)": "max(1, sharded // free)"}, """
     You round the number of ranks down. With one rank too few, each rank's shard is a little too large.
-    Next: round up: `-(-a // b)`, or `math.ceil` of a `Fraction`.""")
+    Next: round up.""")
 
 exercise.edit("one-to-spare", {"-(-sharded // free)": "sharded // free + 1"}, """
     Where the division leaves no remainder, your number is one rank too many, as if you round down and add one.
-    Next: round up: `-(-a // b)`.""")
+    Next: round up: that adds nothing where no remainder is left.""")
 
 exercise.edit("in-floats", {"(0, 12, 14, 16)[stage] * psi": "(0, 12, 14, 16)[stage]", "memory_bytes -":
     "memory_bytes / psi -", "16 * psi": "16", "-(-sharded // free)": "ceil(sharded / free)"}, """
     You compute with floats, such as the bytes per parameter. Floats are rounded, so where the division leaves no
     remainder, the result can be a little too large, and rounding up adds a rank.
-    Next: compute with integers: multiply by `psi`, and round up with `-(-a // b)`.""")
+    Next: compute with integers: multiply by `psi` first, and round up at the end.""")
 
 exercise.edit("never-0", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0": "free = max(1, free)"}, """
     You never return 0. If the part that stays whole does not fit, no number of ranks is enough.
@@ -103,7 +103,8 @@ exercise.edit("at-most-1024", {"return -(-sharded // free) if sharded else 1":
     Next: compute the number from an inequality instead of trying one number after the other.""")
 
 exercise.edit("strictly-less", {"memory_bytes -": "memory_bytes - 1 -"}, """
-    You require less than `memory_bytes`. Exactly `memory_bytes` still fits. Next: compare with `<=`.""")
+    You require less than `memory_bytes`. Exactly `memory_bytes` still fits. Next: let a rank be full to the last
+    byte.""")
 
 
 @exercise.variant

@@ -78,7 +78,7 @@ exercise.edit("step-for-epoch", {"set_epoch(epoch)": "set_epoch(step)"}, """
 
 exercise.edit("repeats-some", {", drop_last=True": ""}, """
     Without `drop_last=True`, the sampler repeats examples until all ranks have equally many.
-    Next: pass `drop_last=True`, as the run did before it stopped.""")
+    Next: tell the sampler to drop what is left over, as the run did before it stopped.""")
 
 exercise.edit("the-batches-before", {"range(first, per_epoch)": "range(first)"}, """
     You return the batches before the stop. Next: begin where these end.""")

@@ -150,17 +150,17 @@ exercise.edit("optimizer-before-sharding", OPTIMIZER, """
 
 exercise.edit("same-order-every-epoch", EPOCH, """
     Your second epoch has the order of the first: a sampler shuffles by its epoch number, which stays 0.
-    Next: call `sampler.set_epoch(epoch)` at the start of each epoch.
+    Next: tell the sampler the number of the epoch at the start of each.
     """)
 
 exercise.edit("never-reduces", SYNC, """
     You switch the reduction of gradients off, and never switch it on again. Every rank keeps its own gradients, and the
-    shards get none. Next: call `model.set_requires_gradient_sync(True)` for the batch before each step.
+    shards get none. Next: turn the reduction on again for the batch before each step.
     """)
 
 exercise.edit("one-file-for-all", SAVE, """
     All your ranks write their shards to one file, and each replaces what the one before wrote: one rank's shards are
-    left. Next: call `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=...)` on every rank.
+    left. Next: call `dcp.save` on every rank, with the sharded state of the model.
     """)
 
 exercise.edit("last-epoch-only", {"dcp.save(": "if epoch == epochs - 1:\n    dcp.save("}, """

@@ -133,14 +133,14 @@ exercise.edit("cold-optimizer", {"set_state_dict(model, optimizer, model_state_d
     restart differ. Next: put the optimizer's state into the optimizer that trains.""")
 
 exercise.edit("starts-afresh", {"if begin > 0": "if begin < 0"}, """
-    The second call begins with a new model, although there is a checkpoint. Next: load `{folder}/step-{begin}` if
-    `begin` is not 0.""")
+    The second call begins with a new model, although there is a checkpoint. Next: load the checkpoint of the step at
+    which the call begins, if there is one.""")
 
 exercise.edit("optimizer-before-sharding", {"model = fully_shard(make_model())\noptimizer = torch.optim.AdamW(model"
     ".parameters(), lr=0.01)": "model = make_model()\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\n"
-    "model = fully_shard(model)", "if begin > 0": "if begin < 0", SAVE:
-    SAVE.replace(', "optimizer": optimizer_state', ""), "model_state, optimizer_state = get_state_dict(model, "
-    "optimizer)\ndcp.save": "model_state = model.state_dict()\ndcp.save"}, """
+    "model = fully_shard(model)", "if begin > 0": "if begin < 0",
+    f"model_state, optimizer_state = get_state_dict(model, optimizer)\n{SAVE}":
+    "model_state = model.state_dict()\n" + SAVE.replace(', "optimizer": optimizer_state', "")}, """
     You make the optimizer before `fully_shard`, which replaces the parameters. So the optimizer updates tensors that
     the model does not use. Next: make the optimizer from the parameters of the sharded model.""")
 

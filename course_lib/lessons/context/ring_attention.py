@@ -136,8 +136,8 @@ exercise.edit("average", {COMPUTES: "output = output + attend(query, block)[0] /
     """)
 
 exercise.edit("one-round-short", {"for step in range(world_size):": "for step in range(world_size - 1):"}, """
-    One round is missing: the block that arrives last is never used. Next: compute `world_size` times, and pass on
-    `world_size - 1` times.
+    One round is missing: the block that arrives last is never used. Next: count how often a rank computes, and how
+    often it passes a block on: once less.
     """)
 
 exercise.edit("once-around", {"if step < world_size - 1:\narriving": "if world_size > 1:\n    arriving",

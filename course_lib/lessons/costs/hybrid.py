@@ -64,7 +64,7 @@ def leaving_bytes(psi: int, world_size: int, devices: int, shard_size: int) -> f
 
 exercise.edit("groups-always-leave", {"if shard_size > devices": "if world_size > devices"}, """
     You count the gathers as leaving the node even where a group fits in the node. Hybrid sharding exists to keep these
-    gathers inside. Next: count the gathers and the reduce-scatter only if `shard_size > devices`.""")
+    gathers inside. Next: count the gathers and the reduce-scatter only where a group does not fit in a node.""")
 
 exercise.edit("one-gather", {"3 * (": "2 * ("}, """
     You count two rounds for a group that shares the model. Stage 3 makes three: it gathers in forward, gathers again in
@@ -96,7 +96,7 @@ exercise.edit("whole-gradients", {"whole / shard_size": "whole"}, """
 
 exercise.edit("also-in-one-node", {"if world_size > devices": "if replicas > 1"}, """
     In your count, the all-reduce leaves the node even if all ranks are in one node.
-    Next: count it only if `world_size > devices`.""")
+    Next: count it only if there is a second node.""")
 
 
 @exercise.variant

@@ -60,7 +60,7 @@ exercise.edit("pieces-for-the-others", {"nbytes / ranks": "nbytes / max(ranks - 
 
 exercise.edit("a-message-each-rank", {"(ranks - 1)": "ranks"}, """
     You count `ranks` messages a round. Each rank begins with one piece of its own, so it needs one message less to get
-    all the others. Next: count `ranks - 1` messages a round.""")
+    all the others. Next: count the pieces that a rank lacks at the start of a round.""")
 
 exercise.edit("bytes-once", {"(alpha + nbytes / ranks / bandwidth)": "alpha + nbytes / bandwidth"}, """
     Your bytes take nbytes / bandwidth seconds in every collective, as if the tensor crossed one link once. Each message
@@ -72,16 +72,15 @@ exercise.edit("one-alpha", {"messages * (alpha + nbytes": "alpha + messages * (n
 
 exercise.edit("no-alpha", {"(alpha + nbytes": "(nbytes"}, """
     Only the bytes take time in your result: alpha is missing, or is divided by the bandwidth as if it were bytes. A
-    message takes at least alpha seconds, however small it is. Next: add alpha for each message:
-    `alpha + piece / bandwidth`.""")
+    message takes at least alpha seconds, however small it is. Next: add alpha for each message.""")
 
 exercise.edit("all-reduce-in-one-round", {'2 if op == "all_reduce" else 1': "1"}, """
     Your all-reduce is one round. An all-reduce is a reduce-scatter and then an all-gather: two rounds.
-    Next: count two rounds if `op` is `"all_reduce"`.""")
+    Next: count two rounds for the all-reduce.""")
 
 exercise.edit("always-two-rounds", {'2 if op == "all_reduce" else 1': "2"}, """
     Every collective is two rounds in your result. A reduce-scatter is one round and an all-gather is one; only the
-    all-reduce does both. Next: count two rounds only if `op == "all_reduce"`.""")
+    all-reduce does both. Next: let the number of rounds depend on `op`.""")
 
 exercise.edit("bytes-times-bandwidth", {"ranks / bandwidth": "ranks * bandwidth"}, """
     You multiply bytes by the bandwidth, so a faster link takes longer. Bytes divided by bytes a second are seconds.

@@ -55,7 +55,7 @@ def tokens_to_hide(flops: float, bandwidth: float, ranks: int, grad_bytes: int) 
 
 exercise.edit("all-bytes", {"(ranks - 1) / ranks / bandwidth": "1 / bandwidth"}, """
     Your rank sends every byte of the layer. It has one of the N pieces already, so a ring sends (N−1)/N of the bytes.
-    Next: multiply the bytes by `(ranks - 1) / ranks`.""")
+    Next: leave out the piece that the rank has.""")
 
 exercise.edit("fp32-parameters", {"= 2 *": "= 4 *", "(2 + grad_bytes)": "(4 + grad_bytes)"}, """
     You count four bytes for each gathered parameter. Parameters are gathered in 16 bits. Next: count two bytes.""")

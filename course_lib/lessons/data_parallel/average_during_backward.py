@@ -178,7 +178,7 @@ exercise.edit("all-count-for-the-last", {"arrived: set[nn.Parameter] = set()": "
     "arrived.clear()": "missing[:] = [len(b) for b in buckets]"}, """
     All gradients count for the last bucket. A function that is defined in a loop sees the loop's variable at the time
     of the call, and by then the loop has ended.
-    Next: bind the value when you define the function: `lambda param, index=index: ...`, or use `functools.partial`.""")
+    Next: bind the value when you define the function, with a default argument or `functools.partial`.""")
 
 exercise.variant_edit("with-counters", {"arrived: set[nn.Parameter] = set()": "missing = [len(b) for b in buckets]",
     "arrived.add(param)": "for index, bucket in enumerate(buckets):\n"

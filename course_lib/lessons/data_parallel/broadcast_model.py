@@ -88,11 +88,11 @@ exercise.edit("state-dict-only", {"[*model.parameters(), *model.buffers()]": "mo
 
 exercise.edit("own-rank-as-src", {"src=0": "src=dist.get_rank()"}, """
     Each rank passes its own rank as `src`. A broadcast has one source, and every rank must pass the same.
-    Next: pass `src=0` on every rank.""")
+    Next: name the same source on every rank.""")
 
 exercise.edit("only-rank-zero-calls", {"dist.broadcast": "if dist.get_rank() == 0:\n    dist.broadcast"}, """
     Only rank 0 calls the broadcast, and it waits for the other ranks. A rank that receives has to call it, too.
-    Next: take the broadcast out of the `if`: `src=0` already says which rank sends.""")
+    Next: take the broadcast out of the `if`: its argument already says which rank sends.""")
 
 exercise.edit("into-a-copy", {"tensor.detach()": "tensor.detach().clone()"}, """
     Every model keeps its own values. A broadcast into a copy, such as `clone()` makes, does not change the model.
@@ -102,13 +102,14 @@ exercise.edit("averages", {"for tensor in [*model.parameters(), *model.buffers()
     "for param in model.parameters():\n    dist.all_reduce(param.detach())\n"
     "    param.detach().div_(dist.get_world_size())\nfor tensor in model.buffers():"}, """
     The parameters are the average of all ranks' models. They are equal everywhere, but an average of random values is
-    smaller than each of them, because independent values partly cancel. Next: use `dist.broadcast` with `src=0`.""")
+    smaller than each of them, because independent values partly cancel. Next: use the collective that copies one
+    rank's tensor to all.""")
 
 
 @exercise.mistake
 def new_parameters(model: nn.Module) -> None:
     """The values are right, but the model has new parameters. An optimizer that was made before updates the old ones,
-    and the model never learns. Next: write into the existing parameters: `dist.broadcast(param.detach(), src=0)`."""
+    and the model never learns. Next: write into the existing parameters."""
     for module in model.modules():
         for name, param in list(module.named_parameters(recurse=False)):
             values = param.detach().clone()

@@ -103,7 +103,7 @@ exercise.edit("empty-at-the-end", {"if bucket:\nbuckets.append(bucket)": "bucket
 
 exercise.edit("empties-what-it-put-away", {"bucket = []": "bucket.clear()"}, """
     All your buckets are the same list: `clear()` empties the list that you have just added to the buckets.
-    Next: begin a new list instead: `bucket = []`.""")
+    Next: begin a new list instead of emptying the old one.""")
 
 exercise.edit("closed-before", {"bucket.append(param)\nif sum(p.numel() * p.element_size() for p in bucket) >= "
     "bucket_bytes:\nbuckets.append(bucket)\nbucket = []": "if bucket and sum(p.nbytes for p in [*bucket, param]) > "
@@ -112,7 +112,7 @@ exercise.edit("closed-before", {"bucket.append(param)\nif sum(p.numel() * p.elem
     that makes a call worth its cost. Next: add the parameter first, then compare the bytes.""")
 
 exercise.edit("only-when-more", {">= bucket_bytes": "> bucket_bytes"}, """
-    A bucket with exactly `bucket_bytes` bytes stays open. Next: compare with `>=` instead of `>`.""")
+    A bucket with exactly `bucket_bytes` bytes stays open. Next: read "or more" in the task again.""")
 
 
 @exercise.variant

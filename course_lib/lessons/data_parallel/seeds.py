@@ -86,7 +86,7 @@ exercise.edit("rank-in-the-first-seed", {"(seed)\n": "(seed + dist.get_rank())\n
 
 exercise.edit("no-first-seed", {FIRST: ""}, """
     You make the model without a seed. Its parameters then depend on what the program drew before.
-    Next: call `torch.manual_seed(seed)` before `make_model()`.""")
+    Next: set the seed before the model is made.""")
 
 exercise.edit("rank-without-seed", {"seed + 1 + dist.get_rank()": "dist.get_rank()"}, """
     Your second seed is the rank's number. Dropout is then the same in every training, whatever `seed` is.

@@ -104,7 +104,7 @@ def start_averaging(bucket: list[nn.Parameter]) -> Callable[[], None]:
 exercise.edit("waits-at-once", {", async_op=True": "", "handle.wait()\n": ""}, """
     Your function waits for the all-reduce before it returns, so backward would wait, too. In this check it deadlocks,
     because the last rank starts only after all other ranks have returned.
-    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.""")
+    Next: start the call without waiting, and wait for its handle in the function that you return.""")
 
 exercise.edit("never-waits", {"handle.wait()\n": ""}, """
     The function that finishes does not wait, so it reads the flat tensor before the sum is complete. With
@@ -114,17 +114,17 @@ exercise.edit("never-waits", {"handle.wait()\n": ""}, """
 exercise.edit("starts-when-finishing", {"handle = dist.all_reduce(flat, async_op=True)\n": "",
     "handle.wait()": "dist.all_reduce(flat)"}, """
     You call the all-reduce only when the bucket is finished. Nothing travels between the two calls, while backward
-    computes. Next: call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.""")
+    computes. Next: start the call before you return the function that finishes.""")
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the bucket.
-    Next: write `return finish` at the end, without parentheses.""")
+    Next: return the function itself, without calling it.""")
 
 exercise.edit("skips-where-there-is-none", {"grads = [torch.zeros_like(param) if param.grad is None else param.grad "
     "for param in bucket]": "bucket = [param for param in bucket if param.grad is not None]\n"
     "grads = [param.grad for param in bucket]"}, """
     You leave parameters without a gradient out of the flat tensor, so its size on this rank differs from its size on
-    the other ranks. Next: use zeros for these parameters: `torch.zeros_like(param)`.""")
+    the other ranks. Next: let this rank contribute zeros for these parameters.""")
 
 exercise.edit("leaves-none", {"param.grad = piece.view_as(param)":
     "if param.grad is not None:\n    param.grad.copy_(piece.view_as(param))"}, """
@@ -134,7 +134,7 @@ exercise.edit("leaves-none", {"param.grad = piece.view_as(param)":
 
 exercise.edit("all-from-the-front", {"piece.view_as(param)": "flat[: param.numel()].view_as(param)"}, """
     Every parameter gets a piece from the front of the flat tensor, where the first gradient is.
-    Next: begin each piece where the previous one ends: `flat.split(numels)` gives all pieces in order.""")
+    Next: begin each piece where the previous one ends; a tensor can split itself into pieces of given sizes.""")
 
 
 @exercise.mistake

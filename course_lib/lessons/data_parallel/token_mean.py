@@ -109,7 +109,7 @@ exercise.edit("counts-padding", {"(targets != -100).sum()": "torch.tensor(target
 
 exercise.edit("nan-of-no-tokens", {SUM: "cross_entropy(scores, targets) * (targets != -100).sum()"}, """
     You multiply the mean over this rank's tokens by their number. On a rank without tokens the mean is NaN, and NaN
-    times 0 is NaN. Next: use `reduction="sum"`, which is 0 where there are no tokens.""")
+    times 0 is NaN. Next: take the sum of the losses, which is 0 where there are no tokens.""")
 
 exercise.edit("leaves-without-tokens", {"dist.all": "if tokens == 0:\n    return total\ndist.all"}, """
     A rank without tokens returns before the all-reduce, so the other ranks wait for a call that it never makes.

@@ -135,7 +135,7 @@ exercise.start_edit(OWN)
 exercise.edit("always-scales", {"torch.nn.utils.clip_grads_with_norm_(part.parameters(), max_norm, norm)":
     "for param in part.parameters():\n    param.grad *= max_norm / norm"}, """
     You scale the gradients even where their norm is below the limit, and so make them longer. Clipping only shortens.
-    Next: multiply by `max_norm / norm` only where the norm is larger than `max_norm`.""")
+    Next: multiply only where the norm is too large.""")
 
 exercise.edit("norm-of-one-stage", {OVER_STAGES: ""}, """
     Each stage clips by the norm of its own gradients, and the stages scale by different factors.

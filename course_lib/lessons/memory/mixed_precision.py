@@ -91,7 +91,7 @@ exercise.edit("gradients-not-subtracted", {"2 * param_bytes": "param_bytes"}, ""
 exercise.edit("always-fp32", {"2 * param_bytes": "8"}, """
     You subtract 8 bytes for each element, even in 16 bits. There parameters and gradients take 2 + 2. Master weights
     are not among the parameters: they are part of what the optimizer keeps.
-    Next: subtract `2 * param_bytes` for each element.""")
+    Next: let what you subtract depend on `param_bytes`.""")
 
 exercise.edit("everything-per-element", {"(flat - square) / (64 + 1024 - 512)": "0",
     "(large - square - 512 * line) / (512 * 512 - 256 * 256)": "square / (256 * 256)"}, """
@@ -115,7 +115,7 @@ exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)"
 
 exercise.edit("rounded-down", {"line) / (512": "line) // (512"}, """
     Your width of an element is a whole number. A scale is shared by 256 elements, so each element has a fraction of its
-    bytes. Next: divide with `/`.""")
+    bytes. Next: divide without rounding.""")
 
 
 @exercise.variant

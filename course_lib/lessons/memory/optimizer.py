@@ -105,7 +105,7 @@ exercise.edit("or-is-always-true", {"states = {": 'optimizer = "momentum" if opt
     "states = {"}, """
     You count the same for SGD as for Adam. If a condition reads `optimizer == "adam" or "adamw"`, it is always true:
     Python takes the text after `or` as a condition of its own, and a text that is not empty is true.
-    Next: write `optimizer in ("adam", "adamw")`.""")
+    Next: compare `optimizer` with each of the two names.""")
 
 
 @exercise.variant

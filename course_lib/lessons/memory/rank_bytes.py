@@ -64,10 +64,11 @@ SHARE = "-(-psi // world_size)"
 
 exercise.edit("remainder-dropped", {SHARE: "psi // world_size"}, """
     `psi // world_size` drops the remainder, so no rank holds the last elements. Some rank has to hold them, and the
-    fullest rank has one more. Next: round up: `-(-psi // world_size)`.""")
+    fullest rank has one more. Next: round the share up.""")
 
 exercise.edit("one-more-always", {SHARE: "psi // world_size + 1"}, """
-    Your largest share has one element more even where psi divides evenly. Next: round up: `-(-psi // world_size)`.""")
+    Your largest share has one element more even where psi divides evenly. Next: round the share up: that adds nothing
+    where psi divides evenly.""")
 
 exercise.edit("bytes-divided", {"shard[part]": "whole[part] // world_size"}, """
     You divide bytes, and drop the remainder. An element is never split, so the ranks share elements.
@@ -75,7 +76,7 @@ exercise.edit("bytes-divided", {"shard[part]": "whole[part] // world_size"}, """
 
 exercise.edit("broken-elements", {"shard[part]": "whole[part] / world_size"}, """
     Your `/` leaves a rank with a fraction of an element where psi does not divide. An element is never split.
-    Next: share the elements first, rounded up: `-(-psi // world_size)`.""")
+    Next: share the elements first, in whole numbers, rounded up.""")
 
 exercise.edit("cuts-everything", {" if part in cut else whole[part]": ""}, """
     You cut every part. The ranks share only the parts in `cut`; every rank holds the other parts whole.
@@ -91,7 +92,7 @@ exercise.edit("masters-stay-whole", {"in cut": 'in set(cut) - {"master weights"}
 
 exercise.edit("any-cut-cuts-all", {"part in cut": "cut"}, """
     As soon as `cut` names any part, you cut every part: `if cut` tests whether the list is not empty.
-    Next: test each part: `if part in cut`.""")
+    Next: ask for each part whether it is in the list.""")
 
 
 @exercise.variant

@@ -95,12 +95,12 @@ def copied_bytes(tensors: list[torch.Tensor]) -> int:
 exercise.edit("overwrites", {"tensor.clone()": "tensor"}, """
     A broadcast writes rank 0's values into the tensor that you pass. Here that is the rank's own tensor: `original =
     tensor` is a second name, not a second tensor. So each tensor becomes a copy, and its own values are lost.
-    Next: broadcast into a copy: `original = tensor.clone()`.""")
+    Next: broadcast into a tensor of its own.""")
 
 exercise.edit("compares-with-itself", {"dist.broadcast(original, src=0)\n": ""}, """
     You count every tensor as a copy on all ranks except rank 0. If you compare a tensor with its own clone, they are
     always equal, because no rank has received rank 0's values.
-    Next: fill the clone with `dist.broadcast(original, src=0)`, then compare with it.""")
+    Next: bring rank 0's values to the clone before you compare with it.""")
 
 exercise.edit("rank-0-counts-too", {"dist.get_rank() != 0 and": ""}, """
     Rank 0 compares its tensors with themselves, and counts them all as copies. It holds the originals.
@@ -116,11 +116,11 @@ exercise.edit("always-four-bytes", {"tensor.element_size()": "4"}, """
 exercise.edit("equal-elements", {" and torch.equal(tensor, original)": "",
     "tensor.numel()": "int((tensor == original).sum())"}, """
     You count equal elements. A tensor that differs in one element is no copy, and the rank has to keep all of it.
-    Next: compare whole tensors: `torch.equal(a, b)`.""")
+    Next: compare whole tensors: torch has a function that returns one bool.""")
 
 exercise.edit("nearly-equal", {"torch.equal": "torch.allclose"}, """
     `allclose` ignores small differences. A tensor that is nearly equal cannot replace the original: ranks that drift
-    apart begin like this. Next: compare exactly: `torch.equal(a, b)`.""")
+    apart begin like this. Next: compare exactly.""")
 
 exercise.edit("only-rank-0-broadcasts", {"dist.broadcast(": "if dist.get_rank() == 0:\n    dist.broadcast("}, """
     Only rank 0 calls broadcast, so the others never receive. All ranks call a collective: with `src=0`, rank 0 sends

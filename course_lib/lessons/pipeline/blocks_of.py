@@ -51,13 +51,13 @@ def blocks_of(rank: int, world_size: int, blocks: int) -> range:
 
 exercise.edit("drops-the-rest", {"rank * each + min(rank, more)": "rank * each", "each + (rank < more)": "each"}, """
     Each of your ranks has `blocks // world_size` blocks, and the blocks left over are on no rank: the model has become
-    shorter. Next: give the first `blocks % world_size` ranks one block more.
+    shorter. Next: give one of the blocks that are left over to each of the first ranks.
     """)
 
 exercise.edit("rest-on-the-last-rank", {"rank * each + min(rank, more)": "rank * each",
     "each + (rank < more)": "each + more * (rank == world_size - 1)"}, """
     Your last rank has all blocks that are left over, up to world size − 1 more than the others. All ranks then wait for
-    it. Next: give the first `blocks % world_size` ranks one block more.
+    it. Next: give one of the blocks that are left over to each of the first ranks.
     """)
 
 exercise.edit("rounds-up", {"each, more = divmod(blocks, world_size)": "each, more = -(-blocks // world_size), 0",
@@ -73,13 +73,13 @@ exercise.edit("one-by-one", {"range(begin, begin + each + (rank < more))": "rang
 
 exercise.edit("begins-too-early", {"rank * each + min(rank, more)": "rank * each"}, """
     The sizes are right, but your parts overlap: a rank begins after equal parts, although the ranks before it have one
-    block more. Next: add the extra blocks of the ranks before: `min(rank, more)`.
+    block more. Next: count how many of the ranks before this one have a block more.
     """)
 
 exercise.edit("extra-for-the-last-ranks", {"min(rank, more)": "max(rank - (world_size - more), 0)",
     "rank < more": "rank >= world_size - more"}, """
     Your sizes differ by at most one, but the last ranks have the extra blocks. The task gives them to the first ranks.
-    Next: give one more to each rank below `blocks % world_size`.
+    Next: give the blocks that are left over to the first ranks.
     """)
 
 exercise.variant_edit("from-both-ends", {"range(begin, begin + each + (rank < more))":

@@ -55,13 +55,13 @@ exercise.edit("without-chunks", {"chunks * micro_batches": "micro_batches"}, """
 exercise.edit("all-ranks-wait", {"(world_size - 1) / (chunks * micro_batches + world_size - 1)":
     "world_size / (chunks * micro_batches + world_size)"}, """
     You count one rank too many. A rank waits for the other ranks, not for itself: with one rank there is no bubble.
-    Next: use `world_size - 1`.
+    Next: count the other ranks.
     """)
 
 exercise.edit("of-the-last-rank-only", {"(world_size - 1) / (chunks * micro_batches + world_size - 1)":
     "(world_size - 1) / (chunks * micro_batches + world_size)"}, """
     Your step is too long by one micro-batch: it has `chunks * micro_batches` pieces of work and `world_size - 1` of
-    waiting. Next: add `world_size - 1` in the denominator.
+    waiting. Next: write down, for two ranks, the pieces of a whole step in which one rank works and waits.
     """)
 
 exercise.edit("in-percent", {"return (world_size - 1)": "return 100 * (world_size - 1)"}, """

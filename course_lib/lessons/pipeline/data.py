@@ -8,11 +8,11 @@ Width = int
 
 NO_GRADIENT_OF_THE_INPUT = """
     Your rank received its input and did not ask for the input's gradient, so `x.grad` is None and nothing can be sent
-    back. Next: call `x.requires_grad_()` after the recv and before `part(x)`.
+    back. Next: let the received tensor require a gradient before your part computes.
     """
 STARTS_FROM_ONES = """
     Your ranks before the last start backward from ones: `y.sum().backward()`. They receive the gradient of their output
-    and do not use it. Next: `y.backward(grad)`, with the gradient that came from the next rank.
+    and do not use it. Next: go back from the gradient that came from the next rank.
     """
 
 

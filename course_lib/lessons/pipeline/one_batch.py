@@ -110,7 +110,7 @@ exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, ST
 
 exercise.edit("a-loss-on-every-rank", {"y.backward(grad)": "F.mse_loss(y, target).backward()"}, """
     Your ranks before the last compute a loss of their own, with a target that they do not have. Only the last rank has
-    a loss. Next: `y.backward(grad)`, with the gradient that came from the next rank.
+    a loss. Next: go back from the gradient that came from the next rank.
     """)
 
 exercise.edit("rank-0-waits", {"if rank > 0:\n    x = torch": "if last > 0:\n    x = torch",

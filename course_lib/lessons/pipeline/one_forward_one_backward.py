@@ -58,7 +58,8 @@ def one_forward_one_backward(rank: int, world_size: int, micro_batches: int) -> 
 
 exercise.edit("all-forward-first", {"min(world_size - rank - 1, micro_batches)": "micro_batches"}, """
     Your rank takes all micro-batches forward before the first backward. This is the schedule of GPipe: right results,
-    and the activations of all micro-batches in memory. Next: go only `world_size - rank - 1` forward, then alternate.
+    and the activations of all micro-batches in memory. Next: go forward only until the first gradient can be there,
+    then alternate.
     """)
 
 exercise.edit("too-few-micro-batches", {"min(world_size - rank - 1, micro_batches)": "world_size - rank - 1"}, """
@@ -68,17 +69,17 @@ exercise.edit("too-few-micro-batches", {"min(world_size - rank - 1, micro_batche
 
 exercise.edit("counts-from-the-front", {"world_size - rank - 1": "rank"}, """
     Your rank goes `rank` forward at the start, so that the last rank goes furthest ahead. It is the first rank that has
-    to wait longest for a gradient. Next: count the ranks that follow: `world_size - rank - 1`.
+    to wait longest for a gradient. Next: count the ranks that follow this one.
     """)
 
 exercise.edit("same-on-every-rank", {"world_size - rank - 1": "world_size - 1"}, """
     All your ranks go equally far ahead. The last rank can go back at once, so it keeps activations for nothing.
-    Next: count the ranks that follow: `world_size - rank - 1`.
+    Next: count the ranks that follow this one.
     """)
 
 exercise.edit("one-further-ahead", {"world_size - rank - 1": "world_size - rank"}, """
     Your rank goes one micro-batch too far ahead, and so keeps the activations of one more than it has to.
-    Next: count only the ranks that follow: `world_size - rank - 1`.
+    Next: count only the ranks that follow, without this one.
     """)
 
 exercise.edit("backward-first", {'[("forward", ahead + n), ("backward", n)]':
@@ -90,7 +91,7 @@ exercise.edit("backward-first", {'[("forward", ahead + n), ("backward", n)]':
 exercise.edit("same-number-twice", {'("backward", n)]\n': '("backward", ahead + n)]\n',
     "range(micro_batches - ahead, micro_batches)": "range(ahead)"}, """
     In your pairs the backward has the number of the forward. Except on the last rank, the gradient of that micro-batch
-    has not come yet. Next: count the backwards from 0: `("backward", n)`.
+    has not come yet. Next: count forwards and backwards separately.
     """)
 
 LAST_PHASE = 'schedule += [("backward", n) for n in range(micro_batches - ahead, micro_batches)]\n'

@@ -122,13 +122,13 @@ def run_schedule(
 
 exercise.edit("sum-of-the-losses", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])"}, """
     You add up the losses of the micro-batches, and their gradients with them. Both are too large, by a factor of the
-    number of micro-batches. Next: divide each loss by `len(xs)` before its backward.
+    number of micro-batches. Next: make each loss its part of the mean before its backward.
     """)
 
 exercise.edit("mean-of-the-value-only", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
     "sum(losses)": "sum(losses) / len(losses)"}, """
     The loss that you return is the mean, but the gradients are those of the sum: you divided after backward.
-    Next: divide each loss by `len(xs)` before its backward.
+    Next: divide each loss before its backward.
     """)
 
 exercise.edit("sends-that-wait", {
@@ -146,7 +146,7 @@ exercise.edit("no-wait", {"for work in sends:\nwork.wait()\n": ""}, """
 
 exercise.edit("newest-first", {"arrived.pop(n), computed.pop(n)": "arrived.popitem()[1], computed.popitem()[1]"}, """
     Your backward takes the newest micro-batch. The gradient that arrives belongs to the oldest: micro-batch n of the
-    schedule. Next: look both up by n: `arrived.pop(n)`, `computed.pop(n)`.
+    schedule. Next: look up input and output by the number of the micro-batch.
     """)
 
 exercise.edit("clears-gradients", {"y.backward(grad)": "part.zero_grad()\ny.backward(grad)"}, """
@@ -155,8 +155,8 @@ exercise.edit("clears-gradients", {"y.backward(grad)": "part.zero_grad()\ny.back
     """)
 
 exercise.edit("last-micro-batch-only", {"sum(losses) if": "losses[-1] if"}, """
-    You return the loss of the last micro-batch only. Next: add up the losses of all micro-batches, each divided by
-    `len(xs)`.
+    You return the loss of the last micro-batch only. Next: add up the losses of all micro-batches, each as its part of
+    the mean.
     """)
 
 exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, NO_GRADIENT_OF_THE_INPUT)

@@ -105,7 +105,7 @@ exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
 
 exercise.edit("masters-as-parameters", {COPY: "param.grad = None\nparam.data = master.data"}, """
     After your step the parameters are the masters themselves, in fp32. The model then computes in fp32, and saves no
-    time and no memory. Next: copy the values: `param.data.copy_(master)` rounds them to the parameter's dtype.""")
+    time and no memory. Next: copy the values into the parameter's own memory, which rounds them.""")
 
 exercise.edit("other-memory", {COPY: "param.data = master.data.to(param.dtype)"}, """
     You give the parameters new memory in each step. A view of the old memory, such as a flat tensor that is gathered,
@@ -122,7 +122,7 @@ exercise.edit("rounds-masters", {COPY: f"{COPY}\nmaster.data.copy_(param)"}, """
 
 exercise.edit("keeps-gradients", {f"{COPY}\nmaster.grad = None": COPY}, """
     The masters still have gradients at the end: 4 bytes for each parameter that nothing uses.
-    Next: set `master.grad = None` after the step.""")
+    Next: drop the masters' gradients after the step.""")
 
 exercise.edit("zeros-for-none", {WIDEN: "torch.zeros_like(master) if param.grad is None else param.grad.float()"}, """
     You give a master zeros where its parameter has no gradient. An optimizer updates a tensor with a gradient of zeros:

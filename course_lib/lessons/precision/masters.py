@@ -87,7 +87,7 @@ exercise.start_edit({FLOAT: "", POLICY: "", SHARD: "fully_shard(model)\n"})
 
 exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
     Your optimizer does not get `lr`, so it works with its default, which is 0.001.
-    Next: pass `lr=lr` to the optimizer.""")
+    Next: pass the learning rate to the optimizer.""")
 
 exercise.edit("policy-only", {FLOAT: ""}, """
     You pass a policy, and the shards are still in bf16. `param_dtype` is the dtype of gathered parameters; shards

@@ -111,7 +111,7 @@ flat_param.copy_(whole)"""}, """
 
 exercise.edit("two-dtypes", {".to(flat_param.dtype)": ""}, """
     You gather a shard in fp32 into a tensor in bf16. A collective copies bytes, and does not convert them.
-    Next: convert the shard to bf16 first: `.to(flat_param.dtype)`.""")
+    Next: convert the shard to the dtype of what it is gathered into.""")
 
 exercise.edit("never-gathers", {GATHER:
     "flat_param.chunk(dist.get_world_size())[dist.get_rank()].copy_(master.detach())"}, """
@@ -130,7 +130,7 @@ exercise.edit("rounds-the-master", {GATHER:
 
 exercise.edit("keeps-the-gradient", {"master.grad = None\n": ""}, """
     The master still has its gradient at the end: 4 bytes for each element of the shard.
-    Next: set `master.grad = None` after the step.""")
+    Next: drop the master's gradient after the step.""")
 
 
 @exercise.variant

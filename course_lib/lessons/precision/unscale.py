@@ -118,12 +118,12 @@ exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf
 
 exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
-    the shard keeps the old one. Next: write `grad /= scale` or `grad.div_(scale)`.""")
+    the shard keeps the old one. Next: divide in place.""")
 
 exercise.edit("new-tensors", {"for grad in grads:\ngrad /= scale":
     "for shard in shards:\n    if shard.grad is not None:\n        shard.grad = shard.grad / scale"}, """
     The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer
-    still has the old numbers. Next: divide in place, with `/=`.""")
+    still has the old numbers. Next: divide in place.""")
 
 exercise.edit("cleans-up", {"grad /= scale": "grad.div_(scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)"}, """
     You replace infinities and NaN by numbers before you look for them. So the step is made with wrong gradients, and

@@ -109,11 +109,11 @@ exercise.edit("default-for-vectors", {', "weight_decay": 0.0': ""}, """
     Next: set `weight_decay` to 0 in this group.""")
 
 exercise.edit("decay-swapped", {">= 2": "< 2", "< 2": ">= 2"}, """
-    Your vectors decay, and your matrices do not. Next: swap the two: a matrix has `param.dim() >= 2`.""")
+    Your vectors decay, and your matrices do not. Next: swap the two groups: a matrix has two dimensions or more.""")
 
 exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
     The learning rate is AdamW's default, 0.001. ZeroRedundancyOptimizer passes the options that it does not know on to
-    the optimizer that it makes. Next: pass `lr=lr` as well.""")
+    the optimizer that it makes. Next: pass the learning rate on as well.""")
 
 exercise.edit("own-betas", {", lr=lr": ", lr=lr, betas=(0.9, 0.95)"}, """
     Your betas are not AdamW's defaults, so its averages cover fewer steps. The first step hides this, because Adam

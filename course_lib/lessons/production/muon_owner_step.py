@@ -120,7 +120,7 @@ def on_every_rank(
     lr: float,
 ) -> None:
     """Every rank gathers every matrix and makes it orthogonal. The result is right, but all ranks do the same work.
-    Next: gather the rows only on the owner, `dist.gather(..., dst=owner)`."""
+    Next: gather the rows only on the owner."""
     ranks = dist.get_world_size()
     for shard, grad in zip(shards, grads, strict=True):
         rows = [torch.empty_like(grad) for _ in range(ranks)]
@@ -154,7 +154,7 @@ exercise.edit("adds", {"shard -= ": "shard += "}, """
 
 exercise.edit("a-new-tensor", {"shard -= lr * update": "shard = shard - lr * update"}, """
     You make a new tensor and give it the name `shard`. The caller's shard keeps its old values.
-    Next: change it in place: `shard -= ...`.""")
+    Next: change it in place.""")
 
 
 @exercise.variant

@@ -72,11 +72,11 @@ exercise.edit("keeps-the-padding", {"[: flat.numel()].view_as(tensor)": ""}, """
 
 exercise.edit("unpacks-the-shape", {".view_as(tensor)": ".view(*tensor.shape)"}, """
     `view(*shape)` gets no argument if the tensor is a single number, because its shape is empty.
-    Next: pass the shape as one argument, `view(shape)`, or use `view_as(tensor)`.""")
+    Next: pass the shape as one argument.""")
 
 exercise.edit("no-padding", {"ring_reduce_scatter(padded)": "ring_reduce_scatter(flat)"}, """
     You pass the tensor to `ring_reduce_scatter` without padding. It cannot be cut into equal chunks if the world size
-    does not divide its number of elements. Next: append `-tensor.numel() % world_size` zeros first.""")
+    does not divide its number of elements. Next: append zeros up to the next multiple first.""")
 
 exercise.edit("only-reduce-scatter", {
     "total = ring_all_gather(shard)\nreturn total[: flat.numel()].view_as(tensor)": "return shard"}, """
@@ -90,11 +90,12 @@ exercise.edit("only-all-gather", {"ring_all_gather(shard)": "ring_all_gather(fla
 
 exercise.edit("cuts-minus-zero", {"[: flat.numel()]": "[:-padding]"}, """
     If no padding is needed, you cut everything off: `total[:-padding]` is empty when `padding` is 0, because -0 is 0.
-    Next: say what to keep instead: `total[: tensor.numel()]`.""")
+    Next: say what to keep instead of what to cut.""")
 
 exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
     You pad with as many elements as are left over, `numel % world_size`. The padding is what is missing to the next
-    multiple. Only in a world of two are both numbers the same. Next: pad with `-numel % world_size` elements.""")
+    multiple. Only in a world of two are both numbers the same. Next: count how many elements are missing to the next
+    multiple.""")
 
 exercise.variant_edit("any-numbers-behind", {"flat.new_zeros(padding)": "flat.new_empty(padding)"})
 

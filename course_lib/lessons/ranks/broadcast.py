@@ -85,12 +85,12 @@ exercise.edit("starts-at-one", {"range(world_size)": "range(1, world_size)",
 
 exercise.edit("misses-the-last", {"range(world_size)": "range(world_size - 1)"}, """
     Rank `src` never sends to the last rank: `range(world_size - 1)` ends at `world_size - 2`.
-    Next: go through `range(world_size)`.""")
+    Next: count the ranks that your loop visits: it should be all of them.""")
 
 exercise.edit("into-a-new-tensor", {"else:\ndist.recv(tensor, src=src)":
     "else:\n    tensor = torch.empty_like(tensor)\n    dist.recv(tensor, src=src)\nreturn tensor"}, """
     The data arrives in a new tensor, and the caller's tensor keeps its old values: `tensor = ...` makes the name refer
-    to a new object. Next: receive into `tensor` itself, or copy into it with `tensor.copy_(...)`.""")
+    to a new object. Next: receive into `tensor` itself, or copy the values into it.""")
 
 exercise.edit("one-receiver", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
     "dist.send(tensor, dst=(src + 1) % world_size)"}, """

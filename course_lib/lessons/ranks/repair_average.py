@@ -81,7 +81,7 @@ exercise.edit("own-count", {"dist.all_reduce(count)\n": ""}, """
 
 exercise.edit("count-on-rank-zero", {"dist.all_reduce(count)": "dist.reduce(count, dst=0)"}, """
     Only rank 0 has the sum of the counts, because `dist.reduce` brings its result to one rank. The other ranks divide
-    by a different number. Next: use `dist.all_reduce(count)`.""")
+    by a different number. Next: use the collective that brings the sum to every rank.""")
 
 exercise.edit("nothing-counts-as-one", {"losses.numel()": "max(losses.numel(), 1)"}, """
     You count a rank without losses as if it had one loss, of 0, and this pulls the mean towards 0.

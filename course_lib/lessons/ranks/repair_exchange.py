@@ -80,18 +80,18 @@ exercise.edit("returns-its-own", {"return received": "return tensor"}, """
 exercise.edit("in-pairs", {"(rank + 1) % world_size, (rank - 1) % world_size": "2 * [rank + 1 - rank % 2 * 2]"}, """
     Your ranks swap in pairs, 0 with 1 and 2 with 3. In a ring of more than two ranks, the left and the right neighbour
     are different ranks.
-    Next: send to `(rank + 1) % world_size` and receive from `(rank - 1) % world_size`, on every rank.""")
+    Next: let every rank send to one neighbour and receive from the other.""")
 
 exercise.edit("no-ring", {"(rank + 1) % world_size, (rank - 1) % world_size": "rank + 1, rank - 1"}, """
     The ring is open. The right neighbour of the last rank is rank 0, and the left neighbour of rank 0 is the last rank.
-    Next: keep `% world_size`: `(rank + 1) % world_size` and `(rank - 1) % world_size`.""")
+    Next: close the ring: the last rank's right neighbour is rank 0.""")
 
 
 @exercise.mistake
 def one_tensor_for_both(tensor: torch.Tensor) -> torch.Tensor:
     """A rank that receives first receives into the tensor that it has not sent yet. It then sends its neighbour's data,
     its own data is lost, and the caller's tensor is changed.
-    Next: receive into a new tensor: `torch.empty_like(tensor)`."""
+    Next: receive into a new tensor."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     if rank % 2 == 0:

@@ -86,7 +86,7 @@ JOINED = "[piece[:size] for piece, size in zip(pieces, sizes, strict=True)]"
 
 exercise.edit("keeps-the-padding", {JOINED: "pieces"}, """
     The result has all pieces, with their padding between them.
-    Next: cut each piece to its own size before you join them: `piece[:size]`.""")
+    Next: cut each piece to its own size before you join them.""")
 
 exercise.edit("padding-in-front", {"[piece, piece.new_zeros(longest - piece.numel())]":
     "[piece.new_zeros(longest - piece.numel()), piece]"}, """
@@ -99,11 +99,11 @@ exercise.edit("drops-zeros", {JOINED: "[piece[piece != 0] for piece in pieces]"}
 
 exercise.edit("each-its-own-root", {"if rank == dst else None": "", "dst=dst": "dst=rank"}, """
     Every rank still passes its own rank as the destination, so the ranks disagree about the root.
-    Next: pass `dst=dst`: the same number on every rank.""")
+    Next: pass the same root on every rank.""")
 
 exercise.edit("always-to-zero", {"rank == dst": "rank == 0", "dst=dst": "dst=0"}, """
     The pieces always go to rank 0. The task asks for rank `dst`.
-    Next: pass `dst=dst`, and compare the rank with `dst`.""")
+    Next: use the argument that names the root, in the call and where you decide who returns the pieces.""")
 
 exercise.edit("joined-everywhere", {"if rank == dst else None": "", "dist.gather(padded, pieces, dst=dst)":
     "dist.all_gather(pieces, padded)"}, """

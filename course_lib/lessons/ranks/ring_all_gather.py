@@ -54,11 +54,11 @@ def ring_all_gather(shard: torch.Tensor) -> torch.Tensor:
 
 exercise.edit("one-step-short", {"range(world_size - 1)": "range(world_size - 2)"}, """
     One step is missing: each rank lacks the shard of its right neighbour, which arrives last.
-    Next: let the loop make `world_size - 1` steps.""")
+    Next: count the shards that a rank has to receive.""")
 
 exercise.edit("one-step-more", {"range(world_size - 1)": "range(world_size)"}, """
     You make one step too many: after `world_size - 1` steps, every rank has all shards. A single rank has no
-    neighbour, so it makes no step. Next: let the loop make `world_size - 1` steps.""")
+    neighbour, so it makes no step. Next: count the shards that a rank has to receive.""")
 
 exercise.edit("passes-its-own", {"shards[(rank - step) % world_size]": "shard"}, """
     Every rank passes on its own shard in every step, so its right neighbour receives the same data each time, and no
@@ -67,19 +67,19 @@ exercise.edit("passes-its-own", {"shards[(rank - step) % world_size]": "shard"},
 exercise.edit("as-they-arrive", {"[shard] * world_size": "[shard]", "shards[(rank - step) % world_size]": "shards[-1]",
     "shards[(rank - step - 1) % world_size] = incoming": "shards.append(incoming)"}, """
     You joined the shards in the order in which they arrive: on rank r this is r, r − 1, r − 2, and so on, a different
-    order on each rank. Next: put each shard at the index of the rank that it comes from, `(rank - step - 1) %
-    world_size`.""")
+    order on each rank. Next: work out from the rank and the step whose shard arrives, and put it at that index.""")
 
 exercise.edit("in-front", {"[shard] * world_size": "[shard]", "shards[(rank - step) % world_size]": "shards[0]",
     "shards[(rank - step - 1) % world_size] = incoming": "shards.insert(0, incoming)"}, """
     You put each received shard in front of the others, so a rank's own shard comes last. This is the order of ranks
     only on the last rank.
-    Next: put each shard at the index of the rank that it comes from, `(rank - step - 1) % world_size`.""")
+    Next: work out from the rank and the step whose shard arrives, and put it at that index.""")
 
 exercise.edit("index-grows", {"shards = ": "incoming = shard\nshards = ",
     "shards[(rank - step) % world_size]": "incoming", "rank - step - 1": "rank + step + 1"}, """
     The shards are at mirrored indices. In each step, you receive the shard of a rank one further to the left than
-    before, so its number falls by one. Next: put the received shard at index `(rank - step - 1) % world_size`.""")
+    before, so its number falls by one. Next: draw three ranks, and write down whose shard rank 0 receives in each
+    step.""")
 
 exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_like(outgoing)\n"
     "dist.send(outgoing, dst=(rank + 1) % world_size)\ndist.recv(incoming, src=(rank - 1) % world_size)"}, """

@@ -56,26 +56,27 @@ def ring_reduce_scatter(tensor: torch.Tensor) -> torch.Tensor:
 
 exercise.edit("one-step-short", {"range(world_size - 1)": "range(world_size - 2)"}, """
     One step is missing, so your chunks lack one rank's part. A chunk is passed on world size − 1 times, from the first
-    rank that adds to it to the last. Next: let the loop make `world_size - 1` steps.""")
+    rank that adds to it to the last. Next: count the neighbours that a chunk has to pass until every rank has added to
+    it.""")
 
 exercise.edit("one-step-too-many", {"range(world_size - 1)": "range(world_size)"}, """
     The sums are right, but every rank passes on one chunk too many. A chunk that starts on rank r + 1 is on rank r
-    after world size − 1 steps. Next: let the loop make `world_size - 1` steps.""")
+    after world size − 1 steps. Next: count the neighbours that a chunk has to pass until every rank has added to
+    it.""")
 
 exercise.edit("starts-with-its-own", {"rank - step - 1": "rank - step", "rank - step - 2": "rank - step - 1"}, """
     The chunk that you return has only your own part. In the last step, a rank has to receive the chunk with its own
     number, and add it there. Next: write down for each step which chunk rank 0 passes on, to which chunk it adds what
-    it receives, and which one it returns. The first are `rank - 1` and `rank - 2`, the last is `rank`.""")
+    it receives, and which one it returns.""")
 
 exercise.edit("index-grows", {"rank - step - 1": "rank + step + 1", "rank - step - 2": "rank + step + 2"}, """
     You add parts of different chunks. If you send to the right, the left neighbour's rank is one lower than yours, and
     so is the number of the chunk that it passes on: the number falls by one at each step.
-    Next: send to `(rank + 1) % world_size`, pass on chunk `rank - step - 1`, and add what you receive to chunk
-    `rank - step - 2`.""")
+    Next: draw three ranks and follow one chunk: does its number grow or fall from one step of a rank to the next?""")
 
 exercise.edit("overwrites", {"+=": "="}, """
     The received chunk replaces your own part instead of being added to it, so each chunk ends with one rank's data
-    only. Next: add: `+=` instead of `=`.""")
+    only. Next: add what arrives to what the rank has.""")
 
 exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_like(outgoing)\n"
     "dist.send(outgoing, dst=(rank + 1) % world_size)\ndist.recv(incoming, src=(rank - 1) % world_size)"}, """
@@ -86,8 +87,7 @@ exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_l
 @exercise.mistake
 def own_chunks_only(tensor: torch.Tensor) -> torch.Tensor:
     """Each rank passes on the chunk with its own number, so you add chunk 0 of one rank to chunk 1 of another. The
-    result needs chunk r of every rank. Next: pass on a different chunk in each step: `(rank - step - 1) %
-    world_size`."""
+    result needs chunk r of every rank. Next: let the number of the chunk follow from the rank and from the step."""
     passing = tensor.view(dist.get_world_size(), -1)[dist.get_rank()]
     total = passing.clone()
     for _ in range(dist.get_world_size() - 1):

@@ -37,18 +37,19 @@ def first() -> int:
 
 exercise.edit("the-rank-itself", {" ** 2": ""}, """
     Your function returns the rank's number itself. The task asks for its square.
-    Next: multiply the number by itself: `dist.get_rank() ** 2`.""")
+    Next: multiply the number by itself.""")
 
 exercise.edit("doubled", {"**": "*"}, """
     Your function returns twice the rank's number. That equals the square on ranks 0 and 2, and not on the others.
-    Next: write `** 2` instead of `* 2`.""")
+    Next: make a power of it, not a multiple.""")
 
 exercise.edit("power-of-two", {"dist.get_rank() ** 2": "2 ** dist.get_rank()"}, """
     Your function returns 2 to the power of the rank. The task asks for the rank to the power of 2.
-    Next: swap the two: `dist.get_rank() ** 2`.""")
+    Next: swap the base and the exponent.""")
 
 exercise.edit("caret", {"**": "^"}, """
-    In Python, `^` is not a power. It is the exclusive or of the bits of two numbers. Next: write `**` instead of `^`.
+    In Python, `^` is not a power. It is the exclusive or of the bits of two numbers. Next: look up how Python writes a
+    power.
     """)
 
 exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, """

@@ -121,7 +121,7 @@ exercise.edit("gradient-divided", {"return grad": "return grad / dist.get_world_
 exercise.edit("detached", {"class AllReduce": "total = x.detach().clone()\ndist.all_reduce(total)\nreturn total\n\n"
     "class AllReduce"}, """
     The sum is right, but it has no history: backward stops here, and nothing below gets a gradient.
-    Next: make the sum in the `forward` of an autograd function, and call it with `.apply(x)`.
+    Next: make the sum in the `forward` of an autograd function.
     """)
 
 

@@ -94,7 +94,7 @@ exercise.edit("cuts-the-fused-matrix", {"part.chunk(world_size)[rank]": "part",
 
 exercise.edit("heads-not-divided", {"(heads // world_size, -1)": "(heads, -1)"}, """
     You split this rank's features into all `heads`. They are only the features of some heads, so your heads are N times
-    too narrow. Next: a rank has `heads // world_size` heads.
+    too narrow. Next: count the heads that this rank has.
     """)
 
 exercise.edit("heads-and-elements-swapped", {"(heads // world_size, -1)": "(-1, heads // world_size)"}, """
@@ -103,13 +103,13 @@ exercise.edit("heads-and-elements-swapped", {"(heads // world_size, -1)": "(-1, 
     """)
 
 exercise.edit("not-causal", {", is_causal=True": ""}, """
-    Each token also reads the tokens after it. Next: call the attention with `is_causal=True`.
+    Each token also reads the tokens after it. Next: tell the attention that it is causal.
     """)
 
 exercise.edit("tokens-for-heads", {"attended.transpose(1, 2).flatten(2)":
     "attended.reshape(x.shape[0], x.shape[1], -1)"}, """
     You give the attended values the right shape without moving the heads next to each other. So tokens and heads mix.
-    Next: swap the two dimensions back, with `.transpose(1, 2)`, before you flatten the heads.
+    Next: swap tokens and heads back before you flatten the heads.
     """)
 
 exercise.edit("attends-over-heads", {".unflatten(2, (heads // world_size, -1)).transpose(1, 2)":

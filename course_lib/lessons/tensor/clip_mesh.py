@@ -146,12 +146,13 @@ exercise.edit("cut-only", {"for shard in cut + whole": "for shard in cut"}, """
 
 exercise.edit("always-scales", {"if norm > max_norm:\nfor shard in cut + whole:\nshard.grad *= max_norm / norm":
     "for shard in cut + whole:\n    shard.grad *= max_norm / norm"}, """
-    You also scale where the norm is below `max_norm`, and the gradients grow. Next: scale only if `norm > max_norm`.
+    You also scale where the norm is below `max_norm`, and the gradients grow. Next: scale only where the norm is too
+    large.
     """)
 
 exercise.edit("new-tensors", {"shard.grad *= max_norm / norm": "shard.grad = shard.grad * (max_norm / norm)"}, """
     The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer
-    still has the old numbers. Next: multiply in place, with `*=`.
+    still has the old numbers. Next: multiply in place.
     """)
 
 exercise.variant_edit("divided-copies", {OVER_BOTH:

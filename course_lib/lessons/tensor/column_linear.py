@@ -114,7 +114,7 @@ exercise.edit("new-values", {"\nshard.weight = nn.Parameter(weight.clone())\nsha
 exercise.edit("frozen", {"weight.clone()": "weight.clone(), requires_grad=False",
     "bias.clone()": "bias.clone(), requires_grad=False"}, """
     The shard does not train: its parameters have no gradient after backward.
-    Next: make parameters that require a gradient; `nn.Parameter(values)` does.
+    Next: make parameters that require a gradient, as `nn.Parameter` does by itself.
     """)
 
 

@@ -92,7 +92,7 @@ exercise.edit("overflows", {SHIFT: ""}, """
 
 exercise.edit("largest-of-this-rank", {MAXIMUM: ""}, """
     Each rank subtracts its own largest score, so the ranks' sums of exp are scaled differently and cannot be added.
-    Next: take the largest over ranks: `dist.all_reduce(largest, dist.ReduceOp.MAX)`.
+    Next: take the largest score over all ranks.
     """)
 
 exercise.edit("sum-of-the-largest", {", dist.ReduceOp.MAX": ""}, """

@@ -105,7 +105,7 @@ exercise.edit("average", {"all_reduce(found * mine[:, None])":
 
 exercise.edit("one-too-many", {"index < len(rows)": "index <= len(rows)"}, """
     You take the first token of the next rank for your own, and there is no row for it.
-    Next: the last place is `len(rows) - 1`.
+    Next: count the places: the last one is less than the number of rows.
     """)
 
 exercise.edit("gathers-the-rows", {"found =": "parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]\n"

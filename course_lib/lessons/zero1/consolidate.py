@@ -115,20 +115,21 @@ def its_own_alone(optimizer: Optimizer, parts: Parts) -> State:
 
 exercise.edit("not-renumbered", {RENUMBERED: "state"}, """
     Every rank numbers its own parameters from 0. So the states of different ranks have the same numbers, and later ones
-    overwrite earlier ones. Next: give the state at `place` on rank r the number `parts[r][place]`.""")
+    overwrite earlier ones. Next: give each state the model's number of its parameter, which `parts` has.""")
 
 exercise.edit("zipped", {RENUMBERED: "dict(zip(part, state.values(), strict=False))"}, """
     You pair a rank's parameters with its states one by one. A parameter that was never used has no state, so every
     state after it goes to the wrong parameter.
-    Next: use the keys: the state of `parts[r][place]` is at `place`, if it exists.""")
+    Next: use the keys of the state, which are places in the part of that rank; some may be missing.""")
 
 exercise.edit("on-every-rank", EVERYWHERE, """
     Every rank returns the whole state, so for a moment each rank holds what you sharded. A job that has no memory for
-    it ends at its first checkpoint. Next: use `dist.gather_object(..., dst=0)`, and return None on the other ranks.""")
+    it ends at its first checkpoint. Next: use the collective that gathers objects on one rank, and return None on the
+    others.""")
 
 exercise.edit("gathered-by-all", EVERYWHERE | {"states is None": "dist.get_rank() != 0"}, """
     The result is right, but every rank received the state of all ranks: `all_gather_object` brings every object to
-    every rank. Next: use `dist.gather_object(..., dst=0)`, which brings them only to rank 0.""")
+    every rank. Next: use the collective that gathers objects on one rank.""")
 
 exercise.edit("only-rank-0-calls", {"states: list": "if dist.get_rank() != 0:\n    return None\nstates: list"}, """
     The other ranks return before the gather, so rank 0 waits for states that never arrive.
@@ -136,11 +137,11 @@ exercise.edit("only-rank-0-calls", {"states: list": "if dist.get_rank() != 0:\n 
 
 exercise.edit("own-group", {' | {"params": list(range(sum(map(len, parts))))}': ""}, """
     The states are complete, and the group lists only rank 0's parameters. An optimizer for all parameters refuses such
-    a state dict. Next: put all numbers into the group: `list(range(count))`.""")
+    a state dict. Next: put the numbers of all parameters into the group.""")
 
 exercise.edit("expects-state-for-all", {" if place in state": ""}, """
     You look up a state for every parameter. A parameter that never had a gradient has no state.
-    Next: take only states that exist: `if place in state`.""")
+    Next: take only states that exist.""")
 
 
 @exercise.variant

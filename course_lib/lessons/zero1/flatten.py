@@ -103,15 +103,15 @@ def flatten(params: list[nn.Parameter], world_size: int) -> torch.Tensor:
 
 exercise.edit("no-padding", {"-len(values) % world_size": "0"}, """
     The flat tensor ends with the last parameter. If the world size does not divide its length, it cannot be cut into
-    equal shards. Next: append zeros: `-numel % world_size` are missing to the next multiple.""")
+    equal shards. Next: append as many zeros as are missing to the next multiple.""")
 
 exercise.edit("always-pads", {"-len(values) % world_size": "world_size - len(values) % world_size"}, """
     If the world size divides the length already, you append a whole world size of zeros.
-    Next: use `-numel % world_size`, which is 0 in this case.""")
+    Next: count how many elements are missing to the next multiple: in this case none.""")
 
 exercise.edit("left-over-for-missing", {"-len(values) %": "len(values) %"}, """
     You append as many zeros as elements are left over, `numel % world_size`. The padding is what is missing to the next
-    multiple. Next: append `-numel % world_size` zeros.""")
+    multiple. Next: count how many elements are missing to the next multiple, and append so many zeros.""")
 
 exercise.edit("copies", {"end = 0\nfor param in params:\nbegin, end = end, end + param.numel()\n"
     "param.data = flat_param[begin:end].view_as(param)\n": ""}, """

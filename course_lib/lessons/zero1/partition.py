@@ -125,12 +125,12 @@ exercise.edit("not-sorted", {IN_ORDER: "range(len(numels))"}, """
 exercise.edit("places-when-sorted", {IN_ORDER: "range(len(numels))",
     "loads = ": "numels = sorted(numels, reverse=True)\nloads = "}, """
     Your numbers are places in the sorted list. The caller needs the parameters' numbers in the model.
-    Next: sort the numbers by size, `sorted(range(len(numels)), key=...)`, not the sizes themselves.""")
+    Next: sort the numbers of the parameters by size, not the sizes themselves.""")
 
 exercise.edit("everything-everywhere", {"[[] for _ in range(world_size)]": "[[]] * world_size"}, """
     Every rank owns every parameter, so nothing is sharded. `[[]] * world_size`, for example, contains one and the same
     list world size times.
-    Next: make a list for each rank, `[[] for _ in range(world_size)]`, and append each number to one of them.""")
+    Next: make a separate list for each rank, and append each number to one of them.""")
 
 exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in parts if part]"}, """
     If a rank owns nothing, its list is missing. Then `parts[rank]` fails, or belongs to a different rank.

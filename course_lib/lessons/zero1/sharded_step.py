@@ -116,8 +116,7 @@ BROADCASTS = """for owner, part in enumerate(parts):
 
 exercise.edit("unsharded", {'[{"params": mine}]': "params", f"\n{BROADCASTS}": ""}, """
     Every rank updates every parameter, as in plain data parallel. The numbers are right, but every rank holds the state
-    of all parameters: sharding saved nothing. Next: give `make_optimizer` only the parameters of
-    `parts[dist.get_rank()]`.""")
+    of all parameters: sharding saved nothing. Next: give `make_optimizer` only the parameters that this rank owns.""")
 
 exercise.edit("never-broadcasts", {f"\n{BROADCASTS}": ""}, """
     Each rank updates its own parameters, and the other ranks' models keep the old values of these parameters. So from
@@ -126,7 +125,7 @@ exercise.edit("never-broadcasts", {f"\n{BROADCASTS}": ""}, """
 
 exercise.edit("from-rank-0", {BROADCASTS: "for param in params:\n    dist.broadcast(param.detach(), src=0)"}, """
     All parameters come from rank 0, which updated only its own. Its old values overwrite the other owners' new ones.
-    Next: broadcast each parameter from its owner: `for owner, part in enumerate(parts)`.""")
+    Next: broadcast each parameter from its owner.""")
 
 exercise.edit("own-rank-as-src", {
     BROADCASTS: "for param in params:\n    dist.broadcast(param.detach(), src=dist.get_rank())"}, """
@@ -150,7 +149,7 @@ exercise.edit("broadcasts-first", {"optimizer.step()\n": "", "return step": "   
 
 exercise.edit("plain-list", {'[{"params": mine}]': "mine"}, """
     If a rank owns nothing, `make_optimizer` gets an empty list, and torch refuses to make an optimizer for it.
-    Next: pass a group, `[{"params": mine}]`, because a group may be empty; or make no optimizer on such a rank.""")
+    Next: give `make_optimizer` a group, because a group may be empty; or make no optimizer on such a rank.""")
 
 exercise.edit("made-anew", {"optimizer.step()": 'make_optimizer([{"params": mine}]).step()'}, """
     You make the optimizer inside `step`, so each step begins with empty state: no momentum, no second moment, and

@@ -125,15 +125,15 @@ exercise.edit("without-the-root", {"squares.sqrt()": "squares"}, """
 exercise.edit("shard-by-shard", {SCALE:
     "for grad in grads:\n    grad *= (max_norm / grad.norm()).clamp(max=1)"}, """
     You clip each shard by its own norm. Small shards stay as they are and large ones shrink, so the gradient's
-    direction changes. Next: use one factor for all shards: `max_norm / norm`, with the norm of all.""")
+    direction changes. Next: compute one factor for all shards, from the norm of all.""")
 
 exercise.edit("always-scales", {SCALE: "for grad in grads:\n    grad *= max_norm / norm"}, """
     You also scale where the norm is below `max_norm`, and the gradients grow.
-    Next: scale only if `norm > max_norm`.""")
+    Next: scale only where the norm is too large.""")
 
 exercise.edit("not-in-place", {"grad *= max_norm / norm": "grad = grad * (max_norm / norm)"}, """
     The shards keep their old gradients: `grad = grad * factor` makes a new tensor, and only your variable refers to it.
-    Next: write `grad *= factor`, or `grad.mul_(factor)`.""")
+    Next: multiply in place: a new tensor does not change the old one.""")
 
 exercise.edit("ranks-without-gradients-stay-away", {"squares = sum":
     "if not grads:\n    return torch.zeros(())\nsquares = sum"}, """
@@ -149,7 +149,7 @@ exercise.edit("a-call-for-each-shard", {SQUARES: "squares = torch.zeros(())\nfor
 exercise.edit("new-tensors", {SCALE: "if norm > max_norm:\n    for shard in shards:\n        "
     "shard.grad = None if shard.grad is None else shard.grad * (max_norm / norm)"}, """
     The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer
-    still has the old numbers. Next: multiply in place, with `*=`.
+    still has the old numbers. Next: multiply in place.
     """)
 
 

@@ -127,12 +127,12 @@ def hand_over(params: list[nn.Parameter], take: Callable[[int, torch.Tensor], No
 
 exercise.edit("keeps-it", {"grad, param.grad = param.grad, None": "grad = param.grad"}, """
     You hand each gradient over, and the parameter keeps it, too. Nothing is freed, and the next backward adds the new
-    gradient to the old one. Next: set `param.grad = None` in the hook.""")
+    gradient to the old one. Next: let the parameter drop its gradient in the hook.""")
 
 exercise.edit("zeroes-it", {"grad, param.grad = param.grad, None": "grad = param.grad", "take(number, grad)":
     "take(number, grad)\ngrad.zero_()"}, """
     You hand a gradient over and then set it to zero. It is the same tensor, so `take` has zeros. And zeros take as much
-    memory as any numbers. Next: do not write into the gradient; drop it with `param.grad = None`.""")
+    memory as any numbers. Next: do not write into the gradient; let the parameter drop it.""")
 
 exercise.edit("frees-first", {"grad, param.grad = param.grad, None": "param.grad = None", "take(number, grad)":
     "take(number, param.grad)"}, """
@@ -144,7 +144,7 @@ HOOK = "param.register_post_accumulate_grad_hook(partial(on_gradient, number))"
 exercise.edit("before-it-is-there", {HOOK: "param.register_hook(partial(take, number))"}, """
     You hand over the right gradients, but from `register_hook`, which runs before backward fills `param.grad`. So the
     parameters still get their gradients afterwards, and all of them stay in memory.
-    Next: use `register_post_accumulate_grad_hook`, and set `param.grad = None` in it.""")
+    Next: use the hook that is called when the gradient has been accumulated.""")
 
 exercise.edit("all-at-the-end", {"def on_gradient": "waiting = {}\n\ndef on_gradient", "grad, param.grad =":
     "waiting[number], param.grad =", "take(number, grad)": "if len(waiting) == sum(param.requires_grad for param in "
@@ -155,7 +155,7 @@ exercise.edit("all-at-the-end", {"def on_gradient": "waiting = {}\n\ndef on_grad
 exercise.edit("all-count-as-the-last", {"partial(on_gradient, number)": "lambda param: on_gradient(number, param)"}, """
     Every gradient comes with the last number. A function that you define in a loop reads the loop's variable when it is
     called, and by then the loop has ended.
-    Next: bind the number when you define the hook: `functools.partial(on_gradient, number)`, or a default argument.""")
+    Next: bind the number when you define the hook, with a default argument or `functools.partial`.""")
 
 exercise.edit("counts-without-the-frozen", {"enumerate(params)":
     "enumerate(param for param in params if param.requires_grad)"}, """

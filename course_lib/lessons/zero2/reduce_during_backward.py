@@ -197,7 +197,7 @@ exercise.edit("all-into-the-last", {"partial(on_gradient, index)":
     "lambda number, grad: on_gradient(index, number, grad)"}, """
     Every gradient goes into the last bucket. A function that you define in a loop reads the loop's variable when it is
     called, and by then the loop has ended.
-    Next: bind the value when you define the function: `functools.partial(on_gradient, index)`.""")
+    Next: bind the value when you define the function, with a default argument or `functools.partial`.""")
 
 exercise.edit("keeps-gradients", {"hand_over(bucket.params, partial(on_gradient, index))":
     "for number, param in enumerate(bucket.params):\n    param.register_post_accumulate_grad_hook("

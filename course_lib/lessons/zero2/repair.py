@@ -147,20 +147,20 @@ exercise.edit("only-owners-reduce", {f"{ALL_REDUCE}if owners[number] == rank:":
 exercise.edit("zeroes-all", {FREE: "param.grad.zero_()"}, """
     The hook still sets the gradient to zero on every rank, so the owner makes its step with zeros. And zeros take as
     much memory as any numbers.
-    Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks.""")
+    Next: let the owner keep its gradient, and let the other ranks drop theirs.""")
 
 exercise.edit("zeroes-all-and-never-counts", {FREE: "param.grad.zero_()", "steps += 1\n": ""}, """
     The hook still sets the gradient to zero on every rank, even on the owner. And the program never counts the steps:
     with 0 steps the bias correction divides 0 by 0, which is NaN.
-    Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks; then count the steps.""")
+    Next: let the owner keep its gradient, and let the other ranks drop theirs; then count the steps.""")
 
 exercise.edit("zeroes-the-others", {FREE: "else:\n    param.grad.zero_()"}, """
     The numbers are right. A rank that does not own a parameter sets its gradient to zero, and zeros take as much memory
-    as any numbers. Next: set `param.grad = None` there.""")
+    as any numbers. Next: let these ranks drop the gradient.""")
 
 exercise.edit("keeps-the-others", {f"\n{FREE}": ""}, """
     Every rank keeps all gradients, even those of parameters that it does not own. This takes the memory of ZeRO-1, and
-    the next backward adds to the gradients. Next: set `param.grad = None` where a different rank owns the
+    the next backward adds to the gradients. Next: let a rank drop the gradient where a different rank owns the
     parameter.""")
 
 exercise.edit("never-counts", {"steps += 1\n": ""}, """
@@ -173,7 +173,7 @@ exercise.edit("in-place-with-grad", {"@torch.no_grad()\n": ""}, """
 
 exercise.edit("makes-a-new-tensor", {"@torch.no_grad()\n": "", "param -=": "param = param -"}, """
     `param = param - ...` makes a new tensor and calls it `param`; the model still has the old one, unchanged.
-    Next: change it in place, with `-=`, under `torch.no_grad()`.""")
+    Next: change it in place, without recording it for autograd.""")
 
 exercise.variant_edit("with-reduce", {"dist.all_reduce(param.grad)": "dist.reduce(param.grad, dst=owners[number])"})
 

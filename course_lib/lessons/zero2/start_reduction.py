@@ -144,12 +144,12 @@ exercise.edit("never-waits", {"torch.empty_like(bucket.param_shard)": "torch.zer
 
 exercise.edit("keeps-what-was-sent", {"bucket.flat_grad = None\n": ""}, """
     The bucket still has its `flat_grad` afterwards. The whole gradient stays in memory, and the next backward adds to
-    it, so it is sent a second time. Next: set `bucket.flat_grad = None` when you start the reduction.""")
+    it, so it is sent a second time. Next: let the bucket drop its gradient when you start the reduction.""")
 
 exercise.edit("kept-by-the-closure", {"nonlocal flat_grad\n": "", FREE: "assert flat_grad is not None\n"}, """
     The function that you return still refers to the whole gradient after it has been sent. As long as a variable holds
     the function, the gradient stays in memory.
-    Next: drop it after the wait: `nonlocal flat_grad` at the top of that function, then `flat_grad = None`.""")
+    Next: let the function that you return drop its variable after the wait.""")
 
 exercise.edit("all-reduce-and-cut", {"grad_shard = torch.empty_like(bucket.param_shard)\n": "",
     "dist.reduce_scatter_single(grad_shard, flat_grad, async_op=True)": "dist.all_reduce(flat_grad, async_op=True)",
@@ -162,7 +162,7 @@ exercise.edit("all-reduce-and-cut", {"grad_shard = torch.empty_like(bucket.param
 exercise.edit("silent-ranks-stay-away", {"flat_grad = bucket.flat_grad if":
     "if bucket.flat_grad is None:\n    return lambda: None\nflat_grad = bucket.flat_grad if"}, """
     A rank without a gradient does not call the reduce-scatter, and the other ranks wait for it.
-    Next: let that rank send zeros: `torch.zeros_like(bucket.flat_param)`.""")
+    Next: let that rank send zeros, as many as the others send gradients.""")
 
 exercise.variant_edit("frees-by-itself", {"nonlocal flat_grad\n": "", FREE: ""})
 

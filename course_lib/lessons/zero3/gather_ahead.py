@@ -133,7 +133,7 @@ exercise.edit("one-too-few", {"depth + 1": "depth"}, """
 
 exercise.edit("waits-for-all", {"units[number].finish()": "    unit.finish()"}, """
     You wait for the units ahead too. In this check the wait never ends: a different rank has not started them yet, and
-    does not have to. Next: finish `units[number]`, and do not wait for the others.""")
+    does not have to. Next: finish only the unit whose turn it is.""")
 
 exercise.edit("starts-after-waiting", {"for unit": "gather(units[number])\nfor unit",
     "\nunits[number].finish()": ""}, """
@@ -143,7 +143,7 @@ exercise.edit("starts-after-waiting", {"for unit": "gather(units[number])\nfor u
 exercise.edit("beyond-the-end", {"for unit in units[number : number + depth + 1]:":
     "for ahead in range(depth + 1):\n    unit = units[number + ahead]"}, """
     Near the end of the list, fewer than `depth` units are left, and your index goes beyond the last.
-    Next: use a slice, `units[a:b]`; it stops at the end of the list.""")
+    Next: use a slice; it stops at the end of the list.""")
 
 exercise.edit("starts-again", {"if unit.flat is None:\nunit.finish": "unit.finish"}, """
     You start units that are on their way already a second time, so their bytes are sent twice.

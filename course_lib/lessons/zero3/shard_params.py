@@ -114,7 +114,7 @@ exercise.edit("each-alone", {
 
 exercise.edit("dealt-like-cards", {"padded.chunk(world_size)[rank]": "padded[rank::world_size]"}, """
     Each of your ranks takes every N-th element. An all-gather joins whole shards, one after the other, so it would not
-    restore the order. Next: take neighbouring elements, from `rank * shard_numel` on.""")
+    restore the order. Next: take neighbouring elements.""")
 
 
 @exercise.variant

@@ -146,8 +146,8 @@ def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
 exercise.edit("autograd-keeps-views", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
     "return tensor"}, """
     You free the parameters, but autograd still keeps them: it saved a view of `unit.flat` for backward (such as
-    `weight.t()`), and a view keeps the whole memory. Next: call the module inside `with saved_tensors_hooks(pack,
-    unpack):`, where `pack` returns a description of each tensor that is in the memory of `unit.flat`.""")
+    `weight.t()`), and a view keeps the whole memory. Next: call the module inside `saved_tensors_hooks`, and keep a
+    description of each tensor that is in the memory of `unit.flat`, not the tensor.""")
 
 exercise.edit("unpack-closes-over-the-whole", {"gather(unit)\nwith": "gather(unit)\nflat = unit.flat\nwith",
     "unit.flat.as_strided": "flat.as_strided"}, """
@@ -157,11 +157,11 @@ exercise.edit("unpack-closes-over-the-whole", {"gather(unit)\nwith": "gather(uni
 
 exercise.edit("never-freed", {"free(unit)\n": ""}, """
     The unit stays gathered, so after forward all parameters of all units are whole on every rank.
-    Next: call `free(unit)` once you have the output.""")
+    Next: free the unit once you have the output.""")
 
 exercise.edit("gathered-at-once", {"output.register_hook(lambda grad: gather(unit))": "gather(unit)"}, """
     You free the unit and gather it again before your function returns. So after forward all parameters of all units are
-    whole on every rank. Next: pass `output.register_hook` a function for backward to call: `lambda grad: gather(unit)`.
+    whole on every rank. Next: let a hook on the output gather it, when backward comes.
     """)
 
 exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
@@ -172,7 +172,7 @@ exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tenso
 exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
     When backward begins, the parameters are empty. Gathering when autograd asks for a saved parameter is too late: the
     gradient of a parameter that was only added needs no saved tensor. It arrives first, and does not fit an empty
-    parameter. Next: gather as soon as the gradient of the output has arrived: `output.register_hook(...)`.""")
+    parameter. Next: gather as soon as the gradient of the output has arrived: a tensor can have a hook for that.""")
 
 exercise.edit("without-the-offset", {"*saved)": "*saved[:2], 0)"}, """
     Your description does not say where in `unit.flat` a view begins, so every saved parameter is read from the front.

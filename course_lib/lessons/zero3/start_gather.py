@@ -110,18 +110,18 @@ STARTS = "dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)"
 exercise.edit("waits-at-once", {f"handle = {STARTS}": STARTS.replace(", async_op=True", ""), "handle.wait()\n": ""}, """
     Your function waits for the all-gather before it returns, so the rank cannot compute in the meantime. In this check
     it waits forever, because the last rank starts only after all others have returned.
-    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.""")
+    Next: start the call without waiting, and wait for its handle in the function that you return.""")
 
 exercise.edit("waits-for-a-list", {"handle.wait()\n": "", f"handle = {STARTS}":
     "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())"}, """
     Without `async_op=True`, `dist.all_gather` returns when all shards have arrived. In this check it waits forever,
     because the last rank starts only after all others have returned.
-    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.""")
+    Next: start the call without waiting, and wait for its handle in the function that you return.""")
 
 exercise.edit("starts-in-finish", {f"handle = {STARTS}\n": "", "handle.wait()": STARTS.replace(", async_op=True", "")},
     """
     Your all-gather starts only when `finish` is called. So no bytes move while the rank computes.
-    Next: start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.""")
+    Next: start the all-gather before you return, without waiting; only the wait belongs in `finish`.""")
 
 exercise.edit("never-waits", {"handle.wait()\n": ""}, """
     The function that you return does not wait for the all-gather. It may return before the other ranks' shards have
@@ -129,7 +129,7 @@ exercise.edit("never-waits", {"handle.wait()\n": ""}, """
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the all-gather.
-    Next: write `return finish` at the end, without parentheses.""")
+    Next: return the function itself, without calling it.""")
 
 exercise.edit("keeps-the-views", {"pieces = unit": "unit.views = pieces = unit"}, """
     Something besides the parameters still refers to the gathered memory after `free(unit)`, such as a list of their
@@ -152,7 +152,7 @@ exercise.edit("not-in-the-unit", {"unit.flat =": "flat =", "unit.flat,": "flat,"
 
 exercise.edit("padding-not-cut-off", {"unit.flat[: sum(numels)]": "unit.flat"}, """
     `unit.flat` is longer than its parameters together, because padding follows the last one. `split` raises an error
-    unless the sizes add up to the whole length. Next: split `unit.flat[:numel]`.""")
+    unless the sizes add up to the whole length. Next: split only as much of `unit.flat` as belongs to parameters.""")
 
 exercise.edit("cut-off-in-front", {"unit.flat[: sum(numels)]": "unit.flat[len(unit.flat) - sum(numels) :]"}, """
     You cut off the front of `unit.flat`, and the padding follows the last parameter. So each parameter begins too late.

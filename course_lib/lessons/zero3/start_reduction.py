@@ -139,13 +139,14 @@ ADDS = "unit.shard.grad = grad_shard if unit.shard.grad is None else unit.shard.
 exercise.edit("waits-at-once", {", async_op=True": "", "handle.wait()\n": ""}, """
     Without `async_op=True`, the reduce-scatter returns only when all ranks have reached it and the bytes have arrived,
     so backward stands still meanwhile. In this check it waits forever, because the last rank starts only after all
-    others have returned. Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.
+    others have returned. Next: start the call without waiting, and wait for its handle in the function that you
+    return.
     """)
 
 exercise.edit("starts-in-finish", {f"handle = {STARTS}\n": "", "handle.wait()": STARTS.replace(", async_op=True", "")},
     """
     Your reduce-scatter starts only when `finish` is called, so no bytes move while the next unit computes.
-    Next: start it before you return, with `async_op=True`; only `wait()` belongs in `finish`.""")
+    Next: start it before you return, without waiting; only the wait belongs in `finish`.""")
 
 exercise.edit("never-waits", {"torch.empty_like": "torch.zeros_like", f"handle = {STARTS}\n":
     f"{STARTS}\nbefore = grad_shard.clone()  # the same on every run\n", f"handle.wait()\n{ADDS}":
@@ -155,7 +156,7 @@ exercise.edit("never-waits", {"torch.empty_like": "torch.zeros_like", f"handle =
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the reduction.
-    Next: write `return finish` at the end, without parentheses.""")
+    Next: return the function itself, without calling it.""")
 
 exercise.edit("overwrites", {" if unit.shard.grad is None else unit.shard.grad + grad_shard": ""}, """
     You overwrite `unit.shard.grad`, so the gradient of earlier micro-batches is lost.
@@ -188,7 +189,7 @@ exercise.edit("kept-by-the-closure", {"handle.wait()\n": "handle.wait()\nunit.se
 
 exercise.edit("parameters-kept", {"\nfree(unit)": ""}, """
     You do not free the unit. After backward, all parameters of all units would be whole on every rank.
-    Next: call `free(unit)`; all gradients have arrived, so the parameters are not needed any more.""")
+    Next: free the unit: all gradients have arrived, so the parameters are not needed any more.""")
 
 exercise.edit("gradients-kept", {"for param in unit.params:\nparam.grad = None\n": ""}, """
     The parameters keep their whole gradients next to the shard.

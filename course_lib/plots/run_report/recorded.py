@@ -44,7 +44,11 @@ def _memory(held: Sequence[int]) -> Any:
     end, most = ({"other": nbytes} for nbytes in (held[-1], max(held)))
     changes = [
         SimpleNamespace(
-            seconds=0.0, deltas={"other": after - before}, highest_bytes=max(before, after), operator="a change", line=None
+            seconds=0.0,
+            deltas={"other": after - before},
+            highest_bytes=max(before, after),
+            operator="a change",
+            line=None,
         )
         for before, after in pairwise([0, *held])
     ]

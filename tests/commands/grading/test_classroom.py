@@ -98,7 +98,7 @@ def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     gradebook, page = tmp_path / "grades.csv", tmp_path / "class.html"
     monkeypatch.setattr("course_lib.commands.cli.lessons", lambda: COURSE)
     monkeypatch.setattr(
-        "course_lib.commands.grading.grade", lambda paths, limits: [notebook(str(paths[0]), passed("b.z"))]
+        "course_lib.commands.grading.grade", lambda paths, limits, **_: [notebook(str(paths[0]), passed("b.z"))]
     )
 
     assert cli.main(["check", "ann/04-second.ipynb", "--gradebook", str(gradebook), "--page", str(page)]) == 0

@@ -1,6 +1,7 @@
 """Notebooks are graded, whatever they do."""
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from course_lib.commands import cli
-from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, grade
+from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
@@ -342,6 +343,38 @@ def test_json_and_csv_hold_the_same() -> None:
     assert rows[2]["ended"] == "it did not end within 300 s"
 
 
+def test_what_json_holds_is_read_again() -> None:
+    graded = [
+        Graded(
+            notebook="a", exercises=(Grade(exercise="x", status="failed", observed="1"),), remarks=("r",), digest="d"
+        )
+    ]
+
+    assert from_json(as_json(graded)) == graded
+
+
+def test_a_grader_that_was_killed_goes_on_where_it_was(write: Write, tmp_path: Path) -> None:
+    same, other = write("same", RIGHT), write("other", RIGHT)
+    earlier = [
+        Graded(notebook=str(path), ended="of an earlier run", digest=hashlib.sha256(content).hexdigest())
+        for path, content in ((same, same.read_bytes()), (other, b"an earlier version"))
+    ]
+
+    kept, anew = grade([same, other], done=earlier, jobs=2)
+    assert kept == earlier[0]
+    assert anew.ended == "" and anew.digest == hashlib.sha256(other.read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_notebooks_that_are_running(write: Write) -> None:
+    grades = grade([write("quick", "1"), write("slow", "import time; time.sleep(100)")], jobs=2)
+    next(grades)
+
+    begin = time.monotonic()
+    grades.close()
+    assert time.monotonic() - begin < 30
+
+
 def test_a_learners_words_forge_no_line_and_no_formula() -> None:
     grade = Grade(exercise='=cmd("x")\nzoe.ipynb: 1 of 1 passed', status="error", observed="\x1b[2J@here")
     one = Graded(notebook="ann.ipynb", exercises=(grade,), remarks=("-1\nzoe.ipynb: 1 of 1 passed",))
@@ -371,7 +404,7 @@ def test_the_command_prints_writes_and_exits(
 ) -> None:
     asked = []
 
-    def graded(paths: list[Path], limits: Limits) -> list[Graded]:
+    def graded(paths: list[Path], limits: Limits, **_: object) -> list[Graded]:
         asked.append((paths, limits))
         one = Grade(exercise="start.first", status=status, observed="\ud800")  # type: ignore[arg-type]
         return [Graded(notebook="ann.ipynb", exercises=(one,))]
@@ -392,7 +425,7 @@ def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_firs
 ) -> None:
     file = tmp_path / "out.json"
 
-    def graded(paths: list[Path], limits: Limits) -> Iterator[Graded]:
+    def graded(paths: list[Path], limits: Limits, **_: object) -> Iterator[Graded]:
         yield SAMPLE[0]
         assert [one["notebook"] for one in json.loads(file.read_text())] == ["ann.ipynb"]
         yield SAMPLE[1]

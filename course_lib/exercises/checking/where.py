@@ -1,0 +1,72 @@
+"""The first call at which a solution's values differ from the reference's: the place to look, if no cause is known.
+
+Both run once more on the failing case, and keep the small tensors that each call brings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...world import Call
+from ..form.declaration import Solution
+from .findings import Finding
+from .observe import Trial, observe
+from .plain import same
+from .texts import pair
+
+
+def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Finding:
+    """Return `finding` with the first call that brings other values than the reference's, or with the last call.
+
+    It stays as it is if the solution makes other calls, which may be right, or if their tensors are large.
+    """
+    yours, expected = (
+        observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
+    )
+    if not any(yours) or [list(map(_form, calls)) for calls in yours] != [
+        list(map(_form, calls)) for calls in expected
+    ]:
+        return finding
+    ranked = [(place, rank, call) for rank, calls in enumerate(yours) for place, call in enumerate(calls)]
+    lines = [0]
+    for place, rank, call in sorted(ranked, key=lambda one: one[:2]):
+        line, reference = _line(call, solution), expected[rank][place]
+        if not _kept(call) or not _kept(reference):
+            return finding
+        if line and (words := _difference(call, reference, trial.exercise.tolerance)):
+            seen = (
+                f"On rank {rank}, {call.name} at line {line} already brings {words[1]}, and the reference's {words[0]}."
+            )
+            before = "The calls before it bring the reference's values. " * (place > 0)
+            action = f"{before}Look at what is computed before line {line}."
+            return replace(finding, observed=f"{finding.observed} {seen}", action=action)
+        lines.append(line)
+    if not max(lines):
+        return finding
+    seen = "Every call brings the same values as the reference's."
+    action = f"Look at what follows the calls, the last of which is at line {max(lines)}."
+    return replace(finding, observed=f"{finding.observed} {seen}", action=action)
+
+
+def _form(call: Call) -> tuple[object, ...]:
+    return call.op, call.root, call.shapes, call.reduce_op
+
+
+def _line(call: Call, solution: Solution) -> int:
+    """Return the learner's line that made the call; 0 if the exercise made it."""
+    file = getattr(getattr(solution, "__code__", None), "co_filename", "")
+    return next((line.line for line in (call.line, call.line.caller) if line and line.filename == file), 0)
+
+
+def _kept(call: Call) -> bool:
+    """Return whether all of what the call brings is known."""
+    return call.values is not None and len(call.values.before) == len(call.values.brought)
+
+
+def _difference(call: Call, reference: Call, tolerance: float) -> tuple[str, str] | None:
+    """Return what the reference and the solution bring, as texts, if that differs."""
+    assert call.values is not None and reference.values is not None
+    for (_, mine), (_, right) in zip(call.values.before, reference.values.before, strict=False):
+        if not same(right, mine, tolerance):
+            return pair(right, mine, tolerance)
+    return None

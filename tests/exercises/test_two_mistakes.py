@@ -1,0 +1,55 @@
+"""Two known mistakes at once: found because a mistake is an edit, guessed and never stated, and never made up."""
+
+import pytest
+from torch import nn
+
+from course_lib.exercises import get
+from course_lib.exercises.checking import diagnose
+
+
+def four_bytes_and_frozen(model: nn.Module) -> dict[str, int]:
+    held = sum(param.numel() * 4 for param in model.parameters())
+    return {"parameters": held, "gradients": held}
+
+
+def four_bytes_and_half(model: nn.Module) -> dict[str, int]:
+    held = sum(param.numel() * 4 for param in model.parameters())
+    return {"parameters": held, "gradients": held // 2}
+
+
+def test_two_mistakes_at_once_are_a_guess() -> None:
+    verdict = get("memory.model").check(four_bytes_and_frozen)
+    (finding,) = verdict.findings
+
+    assert verdict.mistake is None and finding.likely == ""
+    assert finding.perhaps.startswith("Two mistakes at once. First: You count a gradient for frozen parameters.")
+    assert "Second: You count 4 bytes for every element" in finding.perhaps
+    assert finding.action.startswith("first, count a gradient only where")
+    assert "\nPerhaps: Two mistakes" in str(finding)
+
+
+def test_no_pair_is_named_if_one_of_two_mistakes_is_unknown() -> None:
+    (finding,) = get("memory.model").check(four_bytes_and_half).findings
+
+    assert finding.perhaps == ""
+
+
+def test_a_pair_is_each_two_edits_that_go_together_once() -> None:
+    exercise = get("memory.model")
+    ids = [frozenset(pair.id.split(" + ")) for pair in exercise.pairs]
+
+    assert len(set(ids)) == len(ids) > len(exercise.mistakes)
+    assert all(len(one) == 2 for one in ids)
+
+
+def test_a_diagnosis_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnose, "SECONDS", 0.0)
+
+    (finding,) = get("memory.model").check(four_bytes_and_frozen).findings
+    assert finding.perhaps == "" and finding.observed
+
+
+def test_the_mistake_that_looks_like_the_solution_is_compared_first() -> None:
+    exercise = get("memory.model")
+    for mistake in exercise.mistakes:
+        assert diagnose._by_source(exercise.mistakes, mistake.solution)[0] is mistake

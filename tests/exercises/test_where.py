@@ -1,0 +1,57 @@
+"""Where to look if no cause is known: the first call that brings other values than the reference's."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.exercises import Finding, get
+from tests.exercises.sample import MEAN, changed
+
+WITHOUT_RULES = changed(MEAN, rules=(), mistakes=[], pairs=())
+
+
+def found(solution: object) -> Finding:
+    (finding,) = WITHOUT_RULES.check(solution).findings
+    return finding
+
+
+def test_the_first_call_that_brings_other_values_is_named_with_its_line() -> None:
+    def squares(x: torch.Tensor) -> torch.Tensor:
+        total = x.square() + 1
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    finding = found(squares)
+    line = squares.__code__.co_firstlineno + 2
+    assert f"On rank 0, all_reduce #1 at line {line} already brings [" in finding.observed
+    assert finding.action == f"Look at what is computed before line {line}."
+
+
+def test_if_all_calls_bring_the_right_values_the_place_is_after_them() -> None:
+    def adds(x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size() + 1
+
+    finding = found(adds)
+    assert finding.observed.endswith("Every call brings the same values as the reference's.")
+    assert finding.action.endswith(f"the last of which is at line {adds.__code__.co_firstlineno + 2}.")
+
+
+def test_nothing_is_said_of_other_calls_which_may_be_right() -> None:
+    def gathers(x: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x)
+        return torch.stack(parts).mean(0) + x
+
+    assert "brings" not in found(gathers).observed
+
+
+@pytest.mark.slow
+def test_nothing_is_said_of_values_that_are_too_large_to_be_kept() -> None:
+    attention = get("tensor.attention")
+    wrong = attention._compiled(attention._edited("", {"query, key, value =": "key, query, value ="}), "swapped")
+
+    (finding,) = attention.check(wrong).findings
+    assert "brings" not in finding.observed
+    assert finding.action.startswith("Your calls match the reference's in kind, size and order")
