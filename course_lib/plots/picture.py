@@ -60,7 +60,7 @@ class Picture:
         image = f'<img alt="{escape(self.caption)}" style="{style}" src="data:image/svg+xml;base64,{data}"'
         if self.places is None:
             return f"{image}>"
-        cursor = escape((files(__package__) / "cursor.js").read_text("utf-8"))
+        cursor = escape((files(__package__) / "moving/static/cursor.js").read_text("utf-8"))
         places = escape(json.dumps(self.places, separators=(",", ":")))
         box = "position: relative; width: fit-content; max-width: 784px"
         return f'<div style="{box}">{image} data-places="{places}" onload="{cursor}"></div>'
