@@ -154,7 +154,7 @@ def _earlier(file: Path | None, read: Callable[[str], list[Any]]) -> list[Any]:
     try:
         return read(file.read_text("utf-8")) if file.exists() else []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CourseError(f"{file} is not a file that --json has written ({error}). Name another one.") from error
+        raise CourseError(f"{file} is not a file that --json has written ({error}). Name a different one.") from error
 
 
 def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:

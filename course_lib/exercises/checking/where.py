@@ -35,7 +35,8 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
             return finding
         if line and (words := _difference(call, reference, trial.exercise.tolerance)):
             seen = (
-                f"On rank {rank}, {call.name} at line {line} already brings {words[1]}, and the reference's {words[0]}."
+                f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; "
+                f"the reference brings {words[0]}."
             )
             before = "The calls before it bring the reference's values. " * (place > 0)
             action = f"{before}Look at what is computed before line {line}."

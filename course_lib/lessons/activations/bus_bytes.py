@@ -71,7 +71,7 @@ exercise.edit("one-gather", {"(1 if whole else 2)": "1"}, """
 
 exercise.edit("two-gathers", {"(1 if whole else 2)": "2"}, """
     You count two gathers for each unit. A unit that is kept stays whole until backward has used it.
-    Next: count one gather if `kept[k]`.""")
+    Next: let the number of gathers depend on `kept`.""")
 
 exercise.edit("kept-inverted", {"1 if whole else 2": "2 if whole else 1"}, """
     You gather the units twice that stay whole, and the others once. Next: swap the two.""")

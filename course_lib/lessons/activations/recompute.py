@@ -101,7 +101,7 @@ DETACHED = "x.detach().requires_grad_()"
 
 exercise.edit("without-grad", {", torch.enable_grad()": ""}, """
     Autograd is off during backward, so the second run of the block builds no graph.
-    Next: turn autograd on: `with torch.enable_grad():`.""")
+    Next: turn autograd on for the second run.""")
 
 exercise.edit("other-random-numbers", {RESTORE: ""}, """
     In the second run, dropout drops different elements than in the first. So your gradient belongs to a different

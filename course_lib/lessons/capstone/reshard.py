@@ -103,7 +103,7 @@ exercise.edit("one-more-each", {"-numel % world_size": "(numel // world_size + 1
 
 exercise.edit("views", {"[shard.clone() for shard in padded.chunk(world_size)]": "list(padded.chunk(world_size))"}, """
     Your shards are views of one tensor. `torch.save` of one of them writes the whole tensor.
-    Next: give each shard its own memory: `shard.clone()`.""")
+    Next: give each shard its own memory.""")
 
 
 @exercise.variant

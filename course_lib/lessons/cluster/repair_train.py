@@ -134,8 +134,8 @@ SAVE = {
 exercise.start_edit(SEED | INIT | OPTIMIZER | EPOCH | SYNC | SAVE)
 
 exercise.edit("seed-by-rank", SEED, """
-    Each of your ranks makes a model with a seed of its own and keeps a shard of it, so the sharded model is put
-    together from parts of different models. Next: use the same seed on every rank before the model is made.
+    Each of your ranks makes a model with a seed of its own, and keeps a shard of it. So the sharded model consists of
+    parts of different models. Next: use the same seed on every rank before the model is made.
     """)
 
 exercise.edit("not-its-own-weights", INIT, """

@@ -56,8 +56,8 @@ exercise = Exercise("incidents.expert_norm", title="Incident: a norm that grows 
     slowly. Repair the program: the model is clipped as one process would clip it, and every rank returns the norm of
     the whole model.
     """, hints="""
-    Follow the square of one expert's norm through the two all-reduces. How often is it in the result? And the square of
-    a shared parameter's norm?
+    Follow the square of one expert's norm through the two all-reduces. How often is it in the result? And how often is
+    the square of a shared parameter's norm?
 
     The norm needs each gradient once. Every rank has the shared gradients, and they are the same; each rank has a
     different expert.
@@ -76,7 +76,7 @@ exercise = Exercise("incidents.expert_norm", title="Incident: a norm that grows 
     gradients were clipped too much; more ranks clip more. FastMoE's users asked about
     these two sums, [issue 169](https://github.com/laekov/fastmoe/issues/169). The opposite is as common: experts that
     are averaged or left out, as in [DeepSpeed, issue 8475](https://github.com/deepspeedai/DeepSpeed/issues/8475).
-    Compare the norm with that of one process: that finds both.
+    Comparing the norm with that of one process finds both.
     """)
 
 
@@ -124,8 +124,8 @@ exercise.edit("shared-once-for-each-rank", {ONCE: SHARED}, """
     """)
 
 exercise.edit("own-norm", {ONCE: SHARED, ROOT: "norm = squares.sqrt()\n"}, """
-    Each rank clips by the norm of what it has, so the shared parameters are scaled by a different factor on each rank,
-    and are no longer the same. Next: sum the experts' squares over the ranks.
+    Each rank clips by the norm of what it has. So each scales the shared gradients by a different factor, and the
+    shared parameters are no longer the same. Next: sum the experts' squares over the ranks.
     """)
 
 exercise.edit("experts-left-out", {OWN: "squares = torch.zeros(())\n"}, """

@@ -57,9 +57,9 @@ exercise = Exercise("incidents.uneven_tokens", title="Incident: the last tokens"
     ```
     """, explanation="""
     A capacity makes all pieces equal, so nothing has to be exchanged before the tokens travel. That is true as
-    long as every rank has the same number of tokens, which holds in training, and not at the end of a file, with
-    sequences of different lengths, or in generation. Then one small all-reduce is needed in each batch, and Tutel added
-    it as an option after the report. gloo ends a process that gets more than it expects; NCCL waits for the rest.
+    long as every rank has the same number of tokens. This holds in training, but not at the end of a file, with
+    sequences of different lengths, or in generation. There each batch needs one small all-reduce, which Tutel added as
+    an option after the report. gloo ends a process that gets more than it expects; NCCL waits for the rest.
     """)
 
 

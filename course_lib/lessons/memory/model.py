@@ -81,7 +81,7 @@ exercise.edit("always-four-bytes", {"param.element_size()": "4"}, """
 
 exercise.edit("elements", {" * param.element_size()": ""}, """
     You count elements, not bytes. The bytes of one element depend on its dtype.
-    Next: multiply each parameter's `numel()` by its `element_size()`.""")
+    Next: multiply each parameter's elements by the bytes of one element.""")
 
 exercise.edit("gradients-of-now", {"param.requires_grad": "param.grad is not None"}, """
     You count the gradients that exist now. No backward has run yet, so there are none. The task asks how much they

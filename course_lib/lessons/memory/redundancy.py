@@ -107,7 +107,7 @@ exercise.edit("rank-0-counts-too", {"dist.get_rank() != 0 and": ""}, """
     Next: let rank 0 take part in the broadcast and count nothing.""")
 
 exercise.edit("elements", {" * tensor.element_size()": ""}, """
-    You count the elements of copies, not their bytes. Next: multiply `numel()` by `element_size()`.""")
+    You count the elements of copies, not their bytes. Next: multiply them by the bytes of one element.""")
 
 exercise.edit("always-four-bytes", {"tensor.element_size()": "4"}, """
     You count 4 bytes for every element. An element takes 2 bytes in bfloat16, and 8 in float64.

@@ -98,7 +98,7 @@ exercise.edit("nothing-goes-back", {"if rank > 0:\n    dist.send(x.grad, dst=ran
 
 exercise.edit("sends-its-input-on", {"dist.send(y.detach()": "dist.send(x.detach()"}, """
     Your rank passes its input on instead of its output, so the last rank computes with rank 0's `x`, and the parts
-    between do not count. Next: send `y.detach()`.
+    between do not count. Next: send what your part has computed.
     """)
 
 exercise.edit("sends-the-input-back", {"dist.send(x.grad, ": "dist.send(x.detach(), "}, """

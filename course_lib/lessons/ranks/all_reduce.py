@@ -68,7 +68,7 @@ def all_reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 exercise.edit("keeps-the-padding", {"[: flat.numel()].view_as(tensor)": ""}, """
     The sum is right, but the padding is still behind it.
-    Next: cut it off: keep the first `tensor.numel()` elements, then give them the tensor's shape.""")
+    Next: keep only the tensor's own elements, in the tensor's shape.""")
 
 exercise.edit("unpacks-the-shape", {".view_as(tensor)": ".view(*tensor.shape)"}, """
     `view(*shape)` gets no argument if the tensor is a single number, because its shape is empty.

@@ -106,7 +106,7 @@ exercise.edit("no-all-reduce", {REDUCED: "return x.view_as(x)"}, """
 exercise.edit("in-place", {"class AllReduce": "dist.all_reduce(x)\nreturn x\n\nclass AllReduce"}, """
     You sum into `x` itself. Autograd does not see this write, and an earlier operation may need `x` in backward: the
     gradient of `exp` is computed with its output, which is now the sum. No error is raised.
-    Next: sum into a copy: `x.clone()`.
+    Next: sum into a copy.
     """)
 
 exercise.edit("average", {"return total": "return total / dist.get_world_size()"}, """

@@ -86,7 +86,7 @@ def column_linear(whole: nn.Linear) -> nn.Linear:
 
 exercise.edit("view-of-the-whole", {"weight.clone()": "weight", "bias.clone()": "bias"}, """
     The shard is right, but it is a view of the whole tensor. A view keeps the memory of all features alive, so no rank
-    saves a byte. Next: give the shard memory of its own, with `.clone()`.
+    saves a byte. Next: give the shard memory of its own.
     """)
 
 exercise.edit("input-features", {"param.detach().chunk(world_size)[rank]":

@@ -138,7 +138,7 @@ exercise.edit("all-from-the-front", {"begin, end = end, end + param.numel()": "b
 
 exercise.edit("inside-autograd", {".detach()": ""}, """
     Autograd was recording while you made the flat tensor from the parameters. The tensor has a `grad_fn`, so autograd
-    records every later write into it, too. Next: take the values without their history: `param.detach()`.""")
+    records every later write into it, too. Next: take the values without their history.""")
 
 
 @exercise.variant

@@ -121,7 +121,7 @@ exercise.edit("unsharded", {'[{"params": mine}]': "params", f"\n{BROADCASTS}": "
 exercise.edit("never-broadcasts", {f"\n{BROADCASTS}": ""}, """
     Each rank updates its own parameters, and the other ranks' models keep the old values of these parameters. So from
     the second batch on, each rank trains a different model.
-    Next: after `optimizer.step()`, broadcast every `param.detach()`, not a copy of it, from its owner.""")
+    Next: after the update, broadcast each parameter from its owner, into the memory that it has.""")
 
 exercise.edit("from-rank-0", {BROADCASTS: "for param in params:\n    dist.broadcast(param.detach(), src=0)"}, """
     All parameters come from rank 0, which updated only its own. Its old values overwrite the other owners' new ones.

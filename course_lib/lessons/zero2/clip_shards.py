@@ -120,7 +120,7 @@ exercise.edit("mean-of-squares", {"squares.sqrt()": "(squares / dist.get_world_s
     of different elements. Next: leave out the division.""")
 
 exercise.edit("without-the-root", {"squares.sqrt()": "squares"}, """
-    You use the squared norm as the norm. Next: take the root of the sum: `squares.sqrt()`.""")
+    You use the squared norm as the norm. Next: take the root of the sum.""")
 
 exercise.edit("shard-by-shard", {SCALE:
     "for grad in grads:\n    grad *= (max_norm / grad.norm()).clamp(max=1)"}, """

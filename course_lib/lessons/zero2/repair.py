@@ -169,7 +169,7 @@ exercise.edit("never-counts", {"steps += 1\n": ""}, """
 
 exercise.edit("in-place-with-grad", {"@torch.no_grad()\n": ""}, """
     Autograd records your update. torch refuses to change a parameter in place, because autograd could not compute
-    gradients through the change. Next: make the update under `torch.no_grad()`.""")
+    gradients through the change. Next: make the update without recording it for autograd.""")
 
 exercise.edit("makes-a-new-tensor", {"@torch.no_grad()\n": "", "param -=": "param = param -"}, """
     `param = param - ...` makes a new tensor and calls it `param`; the model still has the old one, unchanged.

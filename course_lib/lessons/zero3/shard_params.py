@@ -78,7 +78,7 @@ def shard_params(params: list[nn.Parameter]) -> Tensor:
 
 exercise.edit("view-of-the-whole", {".clone()": ""}, """
     Your shard is a view of the flat tensor, as every slice and every chunk is. A view keeps the whole memory.
-    Next: give the shard memory of its own: `.clone()`.""")
+    Next: give the shard memory of its own.""")
 
 exercise.edit("parameters-kept", {"for param in params:\nparam.data = param.data.new_empty(0)\n": ""}, """
     The shard is right, but the parameters still have all of their elements: their `numel()` is not 0.
@@ -97,7 +97,7 @@ exercise.edit("new-parameters", {"for param in params:\nparam.data = param.data.
 exercise.edit("not-detached", {".detach()": ""}, """
     Autograd recorded how the shard was made from the parameters, so the shard is not a leaf. An optimizer refuses to
     update such a tensor, and its `.grad` stays None.
-    Next: detach each parameter before you use it: `param.detach()`.""")
+    Next: take the values without their history.""")
 
 exercise.edit("remainder-dropped", {"F.pad(flat, (0, -flat.numel() % world_size))":
     "flat[: flat.numel() // world_size * world_size]"}, """

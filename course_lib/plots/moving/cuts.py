@@ -76,7 +76,10 @@ def _why(first: str, second: str) -> str:
     elif second == OUTPUT:
         why = "Every output feature needs all input features, so the ranks gather the wide tensor before W₂."
     else:
-        why = "W₁ leaves each rank with exactly the features that its part of W₂ needs. They meet once, at the end."
+        why = (
+            "W₁ leaves each rank with exactly the features that its part of W₂ needs. "
+            "The ranks exchange once, at the end."
+        )
     return f"{why} Each rank sends {sent_bytes(first, second):,} bytes."
 
 
@@ -149,7 +152,8 @@ def move_sequence() -> Moving:
         if switch == "on":
             return f"Between the pairs each rank has its part of the sequence, so no rank keeps a copy. {ends}"
         return (
-            f"Inside a pair each rank has its own features. Between the pairs all {RANKS} ranks have the same. {ends}"
+            f"Inside a pair each rank has its own features. "
+            f"Between the pairs all {RANKS} ranks have the same activations. {ends}"
         )
 
     return Moving(

@@ -55,9 +55,10 @@ def move_schedules(schedules: Mapping[str, Schedule]) -> Moving:
             parts = chunks if takes_chunks[name] else 1
             if parts == 1 or micro_batches % ranks == 0:
                 rows = rows_of(name, ranks, micro_batches, parts)
-                keeps = f"a rank keeps up to {_most(rows) / parts:g}"
+                keeps = f"a rank keeps activations of up to {_most(rows) / parts:g}"
                 found.append(f"{name}: idle {percent(_idle(rows))} of the time, {keeps}")
-        return f"{ranks} ranks, {micro_batches} micro-batches. {'; '.join(found)}."
+        batches = "micro-batch" + "es" * (micro_batches > 1)
+        return f"{ranks} ranks, {micro_batches} {batches}. {'; '.join(found)}."
 
     takes_chunks = {name: "chunks" in signature(make).parameters for name, make in schedules.items()}
     return Moving(
