@@ -28,7 +28,7 @@ from .checking.cases import draw
 from .checking.check import Exercise
 from .checking.compare import findings
 from .checking.diagnose import diagnose
-from .checking.observe import Trial, observe, recall
+from .checking.observe import Trial, observe, recall, returned
 from .form.declaration import Solution
 from .registry import get
 from .shown import PRE, Diagnosis, calls, logs
@@ -72,7 +72,7 @@ class Incident:
     def _run(self, program: Solution) -> Run:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self._world.run(_on_rank, self._exercise.trial or _call, program, self._case.args)
+            return self._world.run(_on_rank, self._exercise.trial or returned, program, self._case.args)
 
     @cached_property
     def healthy(self) -> Run:
@@ -134,7 +134,8 @@ class Incident:
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
         report = re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report)
         found = diagnose(self._exercise, self._program, [self._case], lambda case: trial)
-        return Diagnosis(f"{report}\nKnown: {found.mistake.message}" if found and found.sure else report)
+        known = f"\nKnown: {found.message}" if found is not None and found in self._exercise.mistakes else ""
+        return Diagnosis(report + known)
 
     def replay(self) -> Any:
         """Return the run as a film: what every rank called, and where it stood."""
@@ -166,10 +167,6 @@ def _program(exercise: Exercise) -> tuple[Solution, str]:
 
 def _on_rank(trial: Callable[..., Any], program: Solution, args: Callable[[int], tuple[Any, ...]]) -> Any:
     return trial(program, *args(dist.get_rank()))
-
-
-def _call(program: Solution, *args: Any) -> Any:
-    return program(*args)
 
 
 def _last_line(report: RankReport, calls: Sequence[Call]) -> str:
