@@ -44,12 +44,14 @@ def students(graded: Iterable[Graded]) -> list[Student]:
     for one in graded:
         path = Path(one.notebook).absolute()
         notebooks[path.parent.name if LESSON.match(path.name) else path.stem].append(one)
-    return [_student(name, ones) for name, ones in sorted(notebooks.items())]
-
-
-def _student(name: str, notebooks: Sequence[Graded]) -> Student:
-    grades = best(grade for one in notebooks for grade in one.exercises if grade.status != "missing")
-    return Student(name=name, grades=grades, ended=tuple(one.ended for one in notebooks if one.ended))
+    return [
+        Student(
+            name=name,
+            grades=best(grade for one in ones for grade in one.exercises if grade.status != "missing"),
+            ended=tuple(one.ended for one in ones if one.ended),
+        )
+        for name, ones in sorted(notebooks.items())
+    ]
 
 
 def as_gradebook(graded: Sequence[Graded], course: Iterable[Lesson]) -> str:

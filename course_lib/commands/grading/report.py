@@ -49,11 +49,6 @@ class Graded:
     digest: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The notebook and its content."""
-        return self.notebook, self.digest
-
-    @property
     def passed(self) -> bool:
         """Return whether the notebook ran to its end, has exercises, and passed each."""
         return not self.ended and bool(self.exercises) and all(grade.status == "passed" for grade in self.exercises)
