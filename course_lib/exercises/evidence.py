@@ -113,7 +113,9 @@ class Incident:
     def _call_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("rank", "seq", "call", "tensors", "state", "line")]
         for rank, theirs in enumerate(self.error.calls if self.error else ()):
-            rows += [(str(rank), *row) for row in list(_rows(theirs))[-LAST_CALLS:]]
+            for number, call in [*_numbered(theirs)][-LAST_CALLS:]:
+                state = "completed" if call.done < float("inf") else "started"
+                rows.append((str(rank), str(number), call.variant, call.tensors, state, str(call.line.line)))
         return rows
 
     def answer(self, question: str) -> str | float:
@@ -191,9 +193,3 @@ def _numbered(calls: Sequence[Call]) -> Iterator[tuple[int, Call]]:
     for call in calls:
         numbers[call.group_name] = numbers.get(call.group_name, 0) + 1
         yield numbers[call.group_name], call
-
-
-def _rows(calls: Sequence[Call]) -> Iterator[tuple[str, ...]]:
-    for number, call in _numbered(calls):
-        state = "completed" if call.done < float("inf") else "started"
-        yield str(number), call.variant, call.tensors, state, str(call.line.line)

@@ -31,16 +31,12 @@ OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
 
 
-def nobody_watches(done: int, to_do: int) -> None:
-    """Ignore the progress of a check."""
-
-
 @dataclass(kw_only=True, eq=False)
 class Exercise(Declaration):
     """A function that the learner writes. `Declaration` says what a lesson's file fills in."""
 
     def check(
-        self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
+        self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = lambda done, to_do: None
     ) -> Verdict:
         """Try `solution` on cases drawn from `seed`, and report what is wrong with the first that fails.
 
