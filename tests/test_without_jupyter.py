@@ -23,7 +23,7 @@ sys.meta_path.insert(0, Absent())
 PROGRAM = """
 import torch
 import torch.distributed as dist
-from course_lib import World, compare, exercises, mark, plan, report, table, zero
+from course_lib import World, exercises, mark, plan, report, table, zero
 
 def train():
     torch.manual_seed(0)

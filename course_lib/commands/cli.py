@@ -62,7 +62,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
     reset.add_argument("number", metavar="NUMBER", help="the lesson's number, such as 03")
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
-    add_plan_arguments(add("plan", run_plan, "what a training would hold, send and take, and which way fits your GPUs"))
+    add_plan_arguments(add("plan", plan.run, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
     explain.add_argument("--next", action="store_true", help="the next step, too; it counts as a hint")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
@@ -107,10 +107,6 @@ def run_program(options: argparse.Namespace) -> int:
     from course_lib.commands import run  # loads torch
 
     return run.run(options)
-
-
-def run_plan(options: argparse.Namespace) -> None:
-    plan.run(options)
 
 
 def _start_server(*, gpus: bool) -> None:

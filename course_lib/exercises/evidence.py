@@ -28,7 +28,7 @@ from .checking.cases import draw
 from .checking.check import Exercise
 from .checking.compare import findings
 from .checking.diagnose import diagnose
-from .checking.observe import Trial, observe, recall
+from .checking.observe import Trial, observe, recall, returned
 from .form.declaration import Solution
 from .registry import get
 from .shown import PRE, Diagnosis, calls, logs
@@ -72,7 +72,7 @@ class Incident:
     def _run(self, program: Solution) -> Run:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self._world.run(_on_rank, self._exercise.trial or _call, program, self._case.args)
+            return self._world.run(_on_rank, self._exercise.trial or returned, program, self._case.args)
 
     @cached_property
     def healthy(self) -> Run:
@@ -113,7 +113,9 @@ class Incident:
     def _call_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("rank", "seq", "call", "tensors", "state", "line")]
         for rank, theirs in enumerate(self.error.calls if self.error else ()):
-            rows += [(str(rank), *row) for row in list(_rows(theirs))[-LAST_CALLS:]]
+            for number, call in [*_numbered(theirs)][-LAST_CALLS:]:
+                state = "completed" if call.done < float("inf") else "started"
+                rows.append((str(rank), str(number), call.variant, call.tensors, state, str(call.line.line)))
         return rows
 
     def answer(self, question: str) -> str | float:
@@ -134,7 +136,8 @@ class Incident:
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
         report = re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report)
         found = diagnose(self._exercise, self._program, [self._case], lambda case: trial)
-        return Diagnosis(f"{report}\nKnown: {found.mistake.message}" if found and found.sure else report)
+        known = f"\nKnown: {found.message}" if found is not None and found in self._exercise.mistakes else ""
+        return Diagnosis(report + known)
 
     def replay(self) -> Any:
         """Return the run as a film: what every rank called, and where it stood."""
@@ -168,10 +171,6 @@ def _on_rank(trial: Callable[..., Any], program: Solution, args: Callable[[int],
     return trial(program, *args(dist.get_rank()))
 
 
-def _call(program: Solution, *args: Any) -> Any:
-    return program(*args)
-
-
 def _last_line(report: RankReport, calls: Sequence[Call]) -> str:
     """Return the line of NCCL's watchdog, shortened, for a rank that waits, and the exception of a rank that raised."""
     if report.raised is not None:
@@ -194,9 +193,3 @@ def _numbered(calls: Sequence[Call]) -> Iterator[tuple[int, Call]]:
     for call in calls:
         numbers[call.group_name] = numbers.get(call.group_name, 0) + 1
         yield numbers[call.group_name], call
-
-
-def _rows(calls: Sequence[Call]) -> Iterator[tuple[str, ...]]:
-    for number, call in _numbered(calls):
-        state = "completed" if call.done < float("inf") else "started"
-        yield str(number), call.variant, call.tensors, state, str(call.line.line)

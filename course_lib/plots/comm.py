@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..planner import size
-from .canvas import NOTE, SHADE, Canvas, ink_on
+from .canvas import NOTE, SHADE, SMALL, Canvas, ink_on
 from .picture import Picture
 
 MOST_NUMBERS = 8
@@ -31,7 +31,7 @@ def plot_comm(matrix: Sequence[Sequence[int]]) -> Picture:
                 colour, x, y = tint(sent / most), LEFT + receiver * cell, TOP + sender * cell
                 canvas.block(x, y, cell - 1, cell - 1, colour)
                 if ranks <= MOST_NUMBERS:
-                    look = {"font_size": 11, "fill": ink_on(colour)}
+                    look = SMALL | {"fill": ink_on(colour)}
                     canvas.text(x + cell / 2, y + cell / 2 + 4, size(sent), "middle", **look)
     canvas.y = TOP + ranks * cell
     return canvas.picture(_caption(matrix), _text(matrix))

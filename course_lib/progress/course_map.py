@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..planner import count
 from ..quizzes import Score
 from ..syllabus import Lesson
 from .progress import ExerciseProgress, Summary
@@ -103,17 +104,13 @@ class CourseMap:
 def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
     for name, title in lesson.exercises.items():
         tried = summary.exercises.get(name, ExerciseProgress())
-        counts = f"{_count(tried.attempts, 'attempt')}, {_count(tried.hints, 'hint')}"
+        counts = f"{count(tried.attempts, 'attempt')}, {count(tried.hints, 'hint')}"
         begun = bool(tried.attempts or tried.hints)
         yield Item(title=title, state=tried.state, detail=counts if begun else "", begun=begun, done=tried.passed)
     for name, questions in lesson.quizzes.items():
         right = summary.quizzes.get(name, frozenset()).intersection(questions)
         score, begun = Score(right=len(right), questions=len(questions)), name in summary.quizzes
         yield Item(title="Quiz", state=str(score) if begun else "not started", detail="", begun=begun, done=score.done)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _line(stop: Stop) -> str:

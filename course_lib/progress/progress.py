@@ -105,7 +105,7 @@ class Progress:
     def finish_attempt(self, attempt: Attempt, status: str, findings: Any) -> None:
         """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays.
 
-        The findings of a pass are what it takes, by name, as `best` compares it.
+        The findings of a pass are what it takes, by name: `best` reads `sent_bytes` and `calls`.
         """
         verdict = {"attempt": attempt.id, "status": status, "findings": json.dumps(findings)}
         # Store the attempt again, in case the file was put aside since it began.
@@ -119,12 +119,12 @@ class Progress:
         rows = self._rows(query, exercise)
         return Attempt(**rows[0] | {"imported": bool(rows[0]["imported"])}) if rows else None
 
-    def best(self, exercise: str, *measures: str) -> dict[str, float] | None:
-        """Return the findings of the pass with the smallest `measures`, the first counts most; None without one."""
+    def best(self, exercise: str) -> tuple[int, int] | None:
+        """Return the bytes sent and the calls of the pass that sent least, then called least; None without one."""
         query = "SELECT findings FROM attempts JOIN verdicts ON attempt = id WHERE exercise = ? AND status = 'passed'"
         found = [row["findings"] for row in self._rows(query, exercise)]
-        measured = [one for one in found if isinstance(one, dict) and all(name in one for name in measures)]
-        return min(measured, key=lambda one: [one[name] for name in measures], default=None)
+        costs = (one for one in found if isinstance(one, dict) and {"sent_bytes", "calls"} <= one.keys())
+        return min(((one["sent_bytes"], one["calls"]) for one in costs), default=None)
 
     def hint_taken(self, exercise: str, level: int) -> None:
         """Store that a hint was taken; the first has level 1."""

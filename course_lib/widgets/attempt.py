@@ -135,9 +135,9 @@ class Attempt:
         for stop in CourseMap(own, self._progress.summary()).stops:
             after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
             yield f"{stop.done} of {len(stop.items)} · {after}"
-        best = self._progress.best(name, "sent_bytes", "calls")
-        if best and (best["sent_bytes"], best["calls"]) < (cost.sent_bytes, cost.calls):
-            yield f"Your best so far: {best['calls']:,} calls, {best['sent_bytes']:,} bytes sent."
+        best = self._progress.best(name)
+        if best and best < (cost.sent_bytes, cost.calls):
+            yield f"Your best so far: {best[1]:,} calls, {best[0]:,} bytes sent."
 
     @property
     def consequence(self) -> str:

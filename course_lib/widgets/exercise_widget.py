@@ -184,9 +184,7 @@ def table_html(table: tuple[Row, ...]) -> str:
     if not table:
         return ""
     names = ("rank", "expected", "yours", "compared")[table[0].rank is None :]
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "".join(map(_row_html, table))
-    return scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+    return scrolled(names, map(_row_html, table))
 
 
 def _row_html(row: Row) -> str:

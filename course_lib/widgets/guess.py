@@ -24,16 +24,7 @@ class Outcome:
 
 
 class Guess:
-    """One prediction.
-
-    Args:
-        name: the key under which it is stored: lesson and subject, `start.all-reduce`.
-        question: what to predict, in Markdown.
-        progress: the record that stores it.
-        unit: "MB", "GiB", "%", "ranks", or nothing.
-        tolerance: relative; 0 asks for the exact number.
-        choices: the possible answers, in Markdown; with them, the answer is one of them and not a number.
-    """
+    """One prediction, which `progress` stores. `prediction.predict` and its widget document arguments and errors."""
 
     def __init__(
         self,
@@ -55,14 +46,7 @@ class Guess:
             self.outcome = self._outcome(Fraction(stored.measured))
 
     def commit(self, given: str | float) -> None:
-        """Predict: "38.5 GB", "7B", "2e9", "1/4", or a number without a unit, which is in the unit of the question.
-
-        With choices: one of them. The first prediction is locked: later ones change nothing.
-
-        Raises:
-            Unreadable: this is no such number, or none of the choices.
-            CourseError: it comes after the measurement.
-        """
+        """Predict: "38.5 GB", "7B", "2e9", "1/4", a number in the unit of the question, or one of the choices."""
         if self.given is None and self.outcome is not None:
             raise CourseError(
                 f"{self.name} has been measured already, and {given} would no longer be a prediction. Run the cell "
@@ -75,13 +59,7 @@ class Guess:
         self.given = str(self._progress.predict(self.name, str(given)).value)
 
     def reveal(self, measured: SupportsFloat | str) -> Outcome:
-        """Score the prediction against the measured value: bytes for memory, a share of one for "%", else a count.
-
-        With choices: against the right one.
-
-        Raises:
-            CourseError: `measured` is not one number, or none of the choices.
-        """
+        """Score the prediction against the measured value, or the right choice."""
         value = self._number_of(measured)
         self.outcome = self._outcome(value)
         if self.outcome.correct is not None:

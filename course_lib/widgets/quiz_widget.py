@@ -57,7 +57,7 @@ class QuizWidget(VBox):
     @property
     def notice(self) -> str:
         """The fault of the learner's progress record; empty while there is none."""
-        return self._progress.notice or ""
+        return self._progress.notice
 
     def text(self) -> str:
         """Return the questions, and the score once there is one. The text gives no answer away."""

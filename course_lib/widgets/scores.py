@@ -40,10 +40,9 @@ class Scoreboard:
         self._all = {f"the course's {name}": row for name, row in (goals or {}).items()} | dict(rows)
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{name}</th>' for name in ("stage", *COLUMNS.values()))
         looks = {name: "" if name in self.rows else ' class="course-goal"' for name in self._all}
-        body = "".join(f"<tr{look}>{self._cells(name)}</tr>" for name, look in looks.items())
-        table = scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        rows = (f"<tr{look}>{self._cells(name)}</tr>" for name, look in looks.items())
+        table = scrolled(("stage", *COLUMNS.values()), rows)
         about = f"<p>{inline(self._about)}</p>"
         return (
             f'<style>{SHEET}</style><div class="course-widget"><div class="course-card">'

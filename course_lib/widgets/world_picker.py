@@ -51,7 +51,7 @@ class WorldPicker(VBox):
         display_with_text(self, title=heading, state=state, text=text, style=style)
 
     def _show_choices(self) -> None:
-        labels = {name: _label(name) for name in WORLDS}
+        labels = WORLDS | {"nccl": f"{WORLDS['nccl']} ({torch.cuda.device_count()} here)"}
         fields = options("You can leave this as it is.", labels, picked=[_current()])
         self.choices.value = title("World", "Where ranks live", level=2) + form("choose", fields)
 
@@ -92,9 +92,3 @@ def choose_world(name: str | None = None) -> None:
 def _current() -> str:
     kind = os.environ.get(VARIABLE, "").partition(":")[0]
     return kind if kind in WORLDS else "simulated"
-
-
-def _label(name: str) -> str:
-    if name != "nccl":
-        return WORLDS[name]
-    return WORLDS[name] + f" ({torch.cuda.device_count()} here)"

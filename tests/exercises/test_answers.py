@@ -36,15 +36,15 @@ def test_an_answer_is_judged_and_no_mistake_is_named_that_is_not_in_it(
 ) -> None:
     head, _, code = answer.partition("\n")
     name, kind, *ids = head.split()
-    named: list[Any] = []
+    exercise, named = get(name), list[Any]()
 
     def spied(*args: Any) -> Any:
         named.append(diagnose(*args))
         return named[-1]
 
     monkeypatch.setattr(check, "diagnose", spied)
-    verdict = get(name).check(made(name, code))
+    verdict = exercise.check(made(name, code))
 
     assert (verdict.status == "passed") == (kind == "right"), verdict
-    guessed = {id for one in named if one and not one.sure for id in one.mistake.id.split(" + ")}
+    guessed = {id for one in named if one and one not in exercise.mistakes for id in one.id.split(" + ")}
     assert guessed <= set(",".join(ids).split(",")), verdict

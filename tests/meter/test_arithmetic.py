@@ -20,7 +20,7 @@ KB = 1024
 def held(fn: Callable[[], Any]) -> list[tuple[int, str]]:
     """Bytes that came and went on a rank that calls `fn`, with the operator that made them."""
     timeline = World(1).run(fn).memory[0].timeline
-    return [(sum(deltas.values()), operator) for _, _, _, operator, deltas in timeline]
+    return [(sum(change.deltas.values()), change.operator) for change in timeline]
 
 
 MAKING: dict[str, Callable[[Tensor, Tensor], Any]] = {

@@ -44,12 +44,14 @@ def students(graded: Iterable[Graded]) -> list[Student]:
     for one in graded:
         path = Path(one.notebook).absolute()
         notebooks[path.parent.name if LESSON.match(path.name) else path.stem].append(one)
-    return [_student(name, ones) for name, ones in sorted(notebooks.items())]
-
-
-def _student(name: str, notebooks: Sequence[Graded]) -> Student:
-    grades = best(grade for one in notebooks for grade in one.exercises if grade.status != "missing")
-    return Student(name=name, grades=grades, ended=tuple(one.ended for one in notebooks if one.ended))
+    return [
+        Student(
+            name=name,
+            grades=best(grade for one in ones for grade in one.exercises if grade.status != "missing"),
+            ended=tuple(one.ended for one in ones if one.ended),
+        )
+        for name, ones in sorted(notebooks.items())
+    ]
 
 
 def as_gradebook(graded: Sequence[Graded], course: Iterable[Lesson]) -> str:
@@ -65,12 +67,10 @@ def as_gradebook(graded: Sequence[Graded], course: Iterable[Lesson]) -> str:
     writer.writerow(["Student", "ID", "SIS Login ID", "Section", *(lesson.path.stem for lesson in handed_in)])
     for one in everyone:
         name = as_text(one.name)
-        writer.writerow([name, "", name, "", *(_percent(one.passed(lesson), lesson) for lesson in handed_in)])
+        shares = ((one.passed(lesson), len(lesson.exercises)) for lesson in handed_in)
+        percentages = ("" if passed is None else f"{100 * passed / of:.1f}" for passed, of in shares)
+        writer.writerow([name, "", name, "", *percentages])
     return text.getvalue()
-
-
-def _percent(passed: int | None, lesson: Lesson) -> str:
-    return "" if passed is None else f"{100 * passed / len(lesson.exercises):.1f}"
 
 
 def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:

@@ -30,7 +30,7 @@ def grade(
         done: grades of an earlier run, which was stopped: a notebook with the same content is not graded again.
     """
     limits = limits or Limits()
-    grade_one = partial(_graded_or_why_not, lessons(), limits, {one.key: one for one in done})
+    grade_one = partial(_graded_or_why_not, lessons(), limits, {(one.notebook, one.digest): one for one in done})
     pool = ThreadPoolExecutor(jobs)
     try:
         yield from pool.map(grade_one, paths)

@@ -49,28 +49,18 @@ class Graded:
     digest: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The notebook and its content."""
-        return self.notebook, self.digest
-
-    @property
     def passed(self) -> bool:
         """Return whether the notebook ran to its end, has exercises, and passed each."""
         return not self.ended and bool(self.exercises) and all(grade.status == "passed" for grade in self.exercises)
 
-    @property
-    def score(self) -> str:
-        """`3 of 8 passed`."""
-        return f"{sum(grade.status == 'passed' for grade in self.exercises)} of {len(self.exercises)} passed"
-
     def __str__(self) -> str:
-        lines = [f"{self.notebook}: {self.score}"]
+        passed = sum(grade.status == "passed" for grade in self.exercises)
+        lines = [f"{self.notebook}: {passed} of {len(self.exercises)} passed"]
         lines += [f"  ! {_shortened(text, 200)}" for text in (self.ended, *self.remarks) if text]
         names = [_printable(grade.exercise)[:80] for grade in self.exercises]
         width = max(map(len, names), default=0)
         for name, grade in zip(names, self.exercises, strict=True):
-            seen = _shortened(grade.observed, 100)
-            lines.append(f"  {name:<{width}}  {grade.status:<11}  {seen}".rstrip())
+            lines.append(f"  {name:<{width}}  {grade.status:<11}  {_shortened(grade.observed, 100)}".rstrip())
         return "\n".join(map(_printable, lines))
 
 

@@ -31,16 +31,12 @@ OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
 
 
-def nobody_watches(done: int, to_do: int) -> None:
-    """Ignore the progress of a check."""
-
-
 @dataclass(kw_only=True, eq=False)
 class Exercise(Declaration):
     """A function that the learner writes. `Declaration` says what a lesson's file fills in."""
 
     def check(
-        self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
+        self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = lambda done, to_do: None
     ) -> Verdict:
         """Try `solution` on cases drawn from `seed`, and report what is wrong with the first that fails.
 
@@ -116,19 +112,19 @@ def _compared(
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
-        costs = dict(zip(("cost", "reference_cost"), _costs([run(case) for case in cases]), strict=True))
-        return replace(verdict, status="passed", output=run(cases[0]).yours.output, **costs)  # type: ignore[arg-type]
+        yours, expected = _costs([run(case) for case in cases])
+        output = run(cases[0]).yours.output
+        return replace(verdict, status="passed", output=output, cost=yours, reference_cost=expected)
     return _explained(verdict, *failed, solution, cases, run, world)
 
 
 def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
     """Return what the solution and the reference take. The time is the median's: the first case also loads modules."""
     seconds = median(trial.yours.cpu_seconds / max(trial.expected.cpu_seconds, 1e-4) for trial in trials)
-    yours, expected = ([getattr(trial, side) for trial in trials] for side in ("yours", "expected"))
-    return _cost(yours, seconds), _cost(expected, 1.0)
+    return _cost([trial.yours for trial in trials], seconds), _cost([trial.expected for trial in trials])
 
 
-def _cost(observations: list[Observation], seconds: float) -> Cost:
+def _cost(observations: list[Observation], seconds: float = 1.0) -> Cost:
     return Cost(
         calls=sum(len(calls) for one in observations for calls in one.calls),
         sent_bytes=sum(sum(sent_bytes(one).values()) for one in observations),
@@ -146,26 +142,26 @@ def _explained(
     world: World | None,
 ) -> Verdict:
     """Return the verdict on the smallest case that fails, with the cause if known mistakes explain it."""
-    diagnosis = None
+    mistake = None
     if not trial.yours.timed_out:
         with suppress(KeyboardInterrupt):  # report what is known so far
             if world is None:
                 trial, found = smallest(trial, found, run)
             end = time.process_time() + SECONDS
-            diagnosis = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
-            searched = diagnosis is None and time.process_time() < end  # else the next check goes further
+            mistake = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
+            searched = mistake is None and time.process_time() < end  # else the next check goes further
             if searched and world is None and not found[0].likely and any(trial.yours.calls):
                 found = [first_wrong_call(found[0], trial, solution), *found[1:]]
-    if diagnosis is not None:
-        sure, sentence = diagnosis.sure, diagnosis.mistake.sentence
-        likely, perhaps = (sentence, "") if sure else ("", sentence)
-        known = replace(found[0], likely=likely, perhaps=perhaps, action=diagnosis.mistake.action, technical=False)
+    sure = mistake in trial.exercise.mistakes  # and not two of them at once
+    if mistake is not None:
+        likely, perhaps = (mistake.sentence, "") if sure else ("", mistake.sentence)
+        known = replace(found[0], likely=likely, perhaps=perhaps, action=mistake.action, technical=False)
         found = [known, *found[1:]]
     return replace(
         verdict,
         status="failed" if trial.yours.error is None else "error",
         findings=tuple(found),
-        mistake=diagnosis.mistake.id if diagnosis and diagnosis.sure else None,
+        mistake=mistake.id if mistake is not None and sure else None,
         case=trial.case.about,
         ranks=trial.case.world_size,
         drawn=trial.case.drawn,

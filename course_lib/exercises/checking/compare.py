@@ -11,7 +11,7 @@ from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
 from .patterns import recognise_pattern
-from .plain import Array, Cause, Gap, Path, Plain, at, difference
+from .plain import Array, Cause, Gap, Path, at, difference
 from .texts import first_element, kind, pair, short
 
 
@@ -96,15 +96,8 @@ def _innermost(gap: Gap) -> Gap:
         return part, next((step for step in path if isinstance(step, int)), 0)
 
     path = min(paths, key=order)
-    expected, given = ([_at(value, path) for value in values] for values in (gap.expected, gap.given))
+    expected, given = ([at(value, path) for value in values] for values in (gap.expected, gap.given))
     return Gap(expected=tuple(expected), given=tuple(given), before=gap.before, tolerance=gap.tolerance, path=path)
-
-
-def _at(value: Plain, path: Path) -> Plain:
-    try:
-        return at(value, path)
-    except (LookupError, TypeError):
-        return None
 
 
 def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
@@ -164,7 +157,7 @@ def _arguments(trial: Trial, rank: int) -> str:
 def _right_before(gap: Gap, path: Path) -> int:
     """Return how many items come before the difference in its list; 0 unless all of them are right on every rank."""
     for depth in reversed(range(len(path))):
-        lists = [_at(value, path[:depth]) for value in (*gap.expected, *gap.given)]
+        lists = [at(value, path[:depth]) for value in (*gap.expected, *gap.given)]
         if path[depth] and all(isinstance(one, tuple) for one in lists):
             heads = [one[: path[depth]] for one in lists]
             right = all(map(gap.same, heads[: gap.world_size], heads[gap.world_size :]))

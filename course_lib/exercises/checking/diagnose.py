@@ -14,8 +14,7 @@ import difflib
 import inspect
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -29,18 +28,10 @@ SECONDS = 0.6
 """CPU time for a diagnosis. What ran before stays known, so the next check goes further."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """What explains a wrong solution. `sure`: it is one mistake, and not two."""
-
-    mistake: Mistake
-    sure: bool
-
-
 def diagnose(
     exercise: Declaration, solution: Solution, cases: Sequence[Case], run: RunCase, world: World | None = None
-) -> Diagnosis | None:
-    """Return the mistake behind a wrong solution, or None if none is found in time.
+) -> Mistake | None:
+    """Return the mistake behind a wrong solution, one of `pairs` if no single one is, or None if none is found in time.
 
     Args:
         exercise: whose mistakes are compared.
@@ -50,11 +41,9 @@ def diagnose(
         world: where it runs, if not on simulated ranks.
     """
     end = time.process_time() + SECONDS
-    one = _nearest(_in_time(_by_source(exercise.mistakes, solution), end), cases, run, world)
-    if one is not None:
-        return Diagnosis(mistake=one, sure=True)
-    two = _nearest(_in_time(_by_source(exercise.pairs, solution), end), cases, run, world)
-    return None if two is None else Diagnosis(mistake=two, sure=False)
+    return _nearest(_by_source(exercise.mistakes, solution), end, cases, run, world) or _nearest(
+        _by_source(exercise.pairs, solution), end, cases, run, world
+    )
 
 
 def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
@@ -74,19 +63,18 @@ def _words(solution: Solution) -> list[str]:
         return []
 
 
-def _in_time(mistakes: Iterable[Mistake], end: float) -> Iterator[Mistake]:
-    """Yield mistakes until the CPU time is `end`."""
-    for mistake in mistakes:
-        if time.process_time() > end:
-            return
-        yield mistake
+def _nearest(
+    mistakes: Sequence[Mistake], end: float, cases: Sequence[Case], run: RunCase, world: World | None
+) -> Mistake | None:
+    """Return the mistake that behaves like the solution in every case, with the fewest other calls and rules.
 
-
-def _nearest(mistakes: Iterable[Mistake], cases: Sequence[Case], run: RunCase, world: World | None) -> Mistake | None:
-    """Return the mistake that behaves like the solution in every case, with the fewest other calls and rules."""
+    The search ends when the CPU time is `end`.
+    """
     nearest: Mistake | None = None
     fewest: tuple[float, float] = inf, inf
     for mistake in mistakes:
+        if time.process_time() > end:
+            break
         differences = _differences(mistake, cases, run, world)
         if differences is not None and differences < fewest:
             nearest, fewest = mistake, differences

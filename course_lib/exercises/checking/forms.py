@@ -63,9 +63,8 @@ def _kind(gap: Gap) -> Cause | None:
 def _length(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if isinstance(expected, dict) and expected.keys() != given.keys():
-        surplus, missing = given.keys() - expected.keys(), expected.keys() - given.keys()
-        found = [f"{', '.join(sorted(map(repr, keys)))} too many" for keys in (surplus,) if keys]
-        found += [f"{', '.join(sorted(map(repr, keys)))} missing" for keys in (missing,) if keys]
+        wrong = {"too many": given.keys() - expected.keys(), "missing": expected.keys() - given.keys()}
+        found = [f"{', '.join(sorted(map(repr, keys)))} {what}" for what, keys in wrong.items() if keys]
         likely = f"The keys are not those asked for: {'; '.join(found)}."
         return Cause(likely=likely, action="Compare your keys with those in the task.")
     if isinstance(expected, tuple) and len(expected) != len(given):

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ...errors import CourseError, CourseWarning, who
 from ...meter import MemoryReport, Replay
-from ...world import Call, RankError, World
+from ...world import Call, RankError, Run, World
 from ..form.declaration import Case, Declaration, Solution
 from .plain import Plain, plain
 
@@ -142,10 +142,7 @@ def _world(exercise: Declaration, case: Case, timeout: float, replay: bool) -> W
 def _observed(exercise: Declaration, solution: Solution, case: Case, world: World) -> Observation:
     cpu = time.process_time()
     try:
-        # World.run shows what ranks print and warns; the verdict contains both.
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore", CourseWarning)
-            run = world.run(_on_rank, exercise.trial or _call, solution, case.args)
+        run = _run(exercise, solution, case, world)
     except CourseError as error:
         output = error.output if isinstance(error, RankError) else ()
         return Observation(error=error, output=output, cpu_share=(time.process_time() - cpu) / world.timeout)
@@ -163,13 +160,18 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
     )
 
 
+def _run(exercise: Declaration, solution: Solution, case: Case, world: World) -> Run:
+    # World.run shows what ranks print and warns; the verdict contains both.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CourseWarning)
+        return world.run(_on_rank, exercise.trial or returned, solution, case.args)
+
+
 def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
     """Return the replay of a run of `solution` on `case`, also of one that fails."""
     world = World(case.world_size or 1, backend="simulated", timeout=CPU_LIMIT, replay=True)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore", CourseWarning)
-            return world.run(_on_rank, exercise.trial or _call, solution, case.args).replay()
+        return _run(exercise, solution, case, world).replay()
     except RankError as error:
         return error.replay()
 
@@ -204,6 +206,7 @@ def _on_rank(
     return value, before, plain(arguments)
 
 
-def _call(solution: Solution, *args: Any) -> Any:
+def returned(solution: Solution, *args: Any) -> Any:
+    """Return what the solution returns: the `trial` of an exercise that declares none."""
     __tracebackhide__ = True
     return solution(*args)

@@ -106,9 +106,12 @@ def difference(expected: Plain, given: Plain, tolerance: float) -> Path | None:
 
 
 def at(value: Plain, path: Path) -> Plain:
-    """Return the part of `value` at `path`; raises LookupError or TypeError if there is none."""
-    for key in path:
-        value = value[key]
+    """Return the part of `value` at `path`; None if there is none."""
+    try:
+        for key in path:
+            value = value[key]
+    except (LookupError, TypeError):
+        return None
     return value
 
 

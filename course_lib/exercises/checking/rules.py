@@ -28,7 +28,7 @@ def only_calls(*ops: str) -> Rule:
     """
 
     def rule(trial: Trial) -> Iterator[Finding]:
-        seen, reference = _counts(trial), _counts(trial, expected=True)
+        seen, reference = _counts(trial.yours), _counts(trial.expected)
         other = {rank: sorted(counts.keys() - set(ops) - reference[rank].keys()) for rank, counts in seen.items()}
         for ranks, names in grouped({rank: ", ".join(names) for rank, names in other.items() if names}):
             yield Finding(
@@ -44,7 +44,7 @@ def at_most(op: str, count: int) -> Rule:
     """Return a rule that allows at most `count` calls of `op` on each rank."""
 
     def rule(trial: Trial) -> Iterator[Finding]:
-        counts = {rank: counts[op] for rank, counts in _counts(trial).items()}
+        counts = {rank: counts[op] for rank, counts in _counts(trial.yours).items()}
         over = {rank: str(made) for rank, made in counts.items() if made > count}
         for ranks, times in grouped(over):
             yield Finding(
@@ -63,7 +63,7 @@ def same_calls() -> Rule:
     """Return a rule that requires the reference's calls on each rank: the same kinds and numbers, in any order."""
 
     def rule(trial: Trial) -> Iterator[Finding]:
-        yours, expected = _counts(trial), _counts(trial, expected=True)
+        yours, expected = _counts(trial.yours), _counts(trial.expected)
         if yours == expected:
             return
         rank = next(rank for rank in yours if yours[rank] != expected[rank])
@@ -181,8 +181,7 @@ def _snapshot(observation: Observation, rank: int, at: str | None) -> Snapshot:
     return report if at is None else report.marks[at]
 
 
-def _counts(trial: Trial, *, expected: bool = False) -> dict[int, Counter[str]]:
-    observation = trial.expected if expected else trial.yours
+def _counts(observation: Observation) -> dict[int, Counter[str]]:
     return {rank: Counter(call.op for call in calls) for rank, calls in enumerate(observation.calls)}
 
 

@@ -42,8 +42,9 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
     parameters = inspect.signature(stub).parameters.values()
     signature = f"{stub.__name__}({', '.join(parameter.name for parameter in parameters)})"
     if not callable(solution):
+        what = "None" if solution is None else f"an object of type {type(solution).__name__}"
         return Finding(
-            observed=f"this is {_described(solution)}, and the exercise asks for a function.",
+            observed=f"this is {what}, and the exercise asks for a function.",
             action=f"Write `def {signature}:` below the line with `@exercise`.",
             technical=True,
         )
@@ -68,7 +69,3 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
             technical=True,
         )
     return None
-
-
-def _described(value: Any) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"

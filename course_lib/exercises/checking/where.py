@@ -23,21 +23,18 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
     yours, expected = (
         observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
     )
-    if not any(yours) or [list(map(_form, calls)) for calls in yours] != [
-        list(map(_form, calls)) for calls in expected
-    ]:
+    forms, reference_forms = ([[_form(call) for call in calls] for calls in side] for side in (yours, expected))
+    if forms != reference_forms:
         return finding
     ranked = [(place, rank, call) for rank, calls in enumerate(yours) for place, call in enumerate(calls)]
     lines = [0]
     for place, rank, call in sorted(ranked, key=lambda one: one[:2]):
         line, reference = _line(call, solution), expected[rank][place]
-        if not _kept(call) or not _kept(reference):
+        if not (_kept(call) and _kept(reference)):
             return finding
         if line and (words := _difference(call, reference, trial.exercise.tolerance)):
-            seen = (
-                f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; "
-                f"the reference brings {words[0]}."
-            )
+            right, wrong = words
+            seen = f"On rank {rank}, {call.name} at line {line} already brings {wrong}; the reference brings {right}."
             before = "The calls before it bring the reference's values. " * (place > 0)
             action = f"{before}Look at what is computed before line {line}."
             return replace(finding, observed=f"{finding.observed} {seen}", action=action)

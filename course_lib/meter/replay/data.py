@@ -36,11 +36,11 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
             row.pop()
         return row
 
-    lanes = [{"name": lane.name, "rank": lane.rank} for lane in film.lanes]
-    for lane, theirs in zip(film.lanes, lanes, strict=True):
-        theirs["events"] = [packed(event) for event in lane.events]
     film_data = {
-        "lanes": lanes,
+        "lanes": [
+            {"name": lane.name, "rank": lane.rank, "events": [packed(event) for event in lane.events]}
+            for lane in film.lanes  # first: they fill the tables
+        ],
         "captions": captions,
         "ring": film.is_ring,
         "failure": film.failure,

@@ -8,7 +8,7 @@ Film    the lanes of a run
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -135,19 +135,26 @@ def film(
         events = [_call(place, rank, call) for call in theirs]
         if memory:
             _weigh(events, memory[index].timeline)
-            events = sorted([*events, *_marks(memory[index].marks)], key=lambda event: event.seconds)
+            events += [
+                Event(kind="mark", name=label, seconds=snapshot.seconds, held=snapshot.by_category)
+                for label, snapshot in memory[index].marks.items()
+            ]
+            events.sort(key=lambda event: event.seconds)
         held = memory[index].by_category if memory else {}
         events.append(Event(kind="end", name=end[0], line=end[1], tensors=end[2], held=held))
         for event in events if not show_memory else ():
             event.held = {}
         lanes.append(Lane(rank=rank, events=events))
-    _leave_out_constants([lane.events for lane in lanes])
-    schedule([lane.events for lane in lanes], together=bool(failure))
-    _follow_chunks([lane.events for lane in lanes])
+    by_lane = [lane.events for lane in lanes]
+    _leave_out_constants(by_lane)
+    schedule(by_lane, together=bool(failure))
+    _follow_chunks(by_lane)
     return Film(lanes=lanes, failure=failure, notes=tuple(notes))
 
 
 def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
+    members = (rank, call.root) if call.op in ("send", "recv") and call.root is not None else call.ranks
+    values = ("before", "after", "around", "counters") if call.values else ()
     return Event(
         kind="call",
         name=call.name,
@@ -158,13 +165,10 @@ def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
         blocking=call.waited_from == call.issued,
         waited_from=call.waited_from,
         ended=call.matched < inf,
-        members=tuple(place[member] for member in _members(rank, call) if member in place),
+        members=tuple(place[member] for member in members if member in place),
         sends={place.get(receiver, -1): int(share) for receiver, share in call.shares.items()},
         tensors=call.tensors,
-        before=call.values.before if call.values else (),
-        after=call.values.after if call.values else (),
-        around=call.values.around if call.values else (),
-        counters=call.values.counters if call.values else (),
+        **{name: getattr(call.values, name) for name in values},
     )
 
 
@@ -202,15 +206,6 @@ def _leave_out_constants(lanes: Sequence[Sequence[Event]]) -> None:
     for _, event in events:
         event.counters = tuple(item for item in event.counters if item[0] in changing)
         event.around = tuple(item for item in event.around if item[0] in telling)
-
-
-def _members(rank: int, call: Any) -> Sequence[int]:
-    return (rank, call.root) if call.op in ("send", "recv") and call.root is not None else call.ranks
-
-
-def _marks(marks: Mapping[str, Any]) -> Iterator[Event]:
-    for label, snapshot in marks.items():
-        yield Event(kind="mark", name=label, seconds=snapshot.seconds, held=snapshot.by_category)
 
 
 def _weigh(events: list[Event], changes: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..canvas import FAINT, MEMBERS, NOTE, SHADE, WIDTH, Canvas, percent
+from ..canvas import FAINT, NOTE, SHADE, WIDTH, Canvas, member, percent
 from ..picture import Picture
 
 LEFT, HEIGHT, APART, SIDE = 60, 24, 12, 30
@@ -40,7 +40,7 @@ def plot_ring(rings: Mapping[str, Rounds]) -> Picture:
                 y = canvas.y + 18 + rank * (HEIGHT + 4)
                 canvas.rect(x, y, last * scale, HEIGHT, SHADE)
                 if work:
-                    canvas.block(x, y, work * scale, HEIGHT, MEMBERS[source % len(MEMBERS)], str(source))
+                    canvas.block(x, y, work * scale, HEIGHT, member(source), str(source))
             x += last * scale + APART
         for rank, row in enumerate(ring):
             canvas.text(0, canvas.y + 34 + rank * (HEIGHT + 4), f"rank {rank}")
@@ -68,7 +68,7 @@ def plot_swap(world_size: int) -> Picture:
             canvas.text(left - 70, 60 + row * SIDE, f"tokens {row}", fill=FAINT)
             for column in range(world_size):
                 rank = (row, column)[chart]
-                canvas.block(left + column * SIDE, 42 + row * SIDE, SIDE, SIDE, MEMBERS[rank % len(MEMBERS)], str(rank))
+                canvas.block(left + column * SIDE, 42 + row * SIDE, SIDE, SIDE, member(rank), str(rank))
     canvas.y = 46 + world_size * SIDE
     caption = (
         f"The number in a square is the rank that has it. Each rank keeps 1 of its {world_size} squares, and sends one "
