@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
             world.run_file(options.program, *options.arguments, module=options.module, then=then)
     except RankError as error:
         error.args = (_for_terminal(error),)
-        _save(error, options.report)
         print(error, file=sys.stderr)
+        _save(error, options.report)
         return 1
     except CourseError as error:
         print(f"course run: {error}", file=sys.stderr)

@@ -133,6 +133,16 @@ def test_a_failure_is_one_message_and_exit_code_1(program, capsys: pytest.Captur
     assert "Next: " in said.err and "Traceback" not in said.err
 
 
+def test_a_report_that_cannot_be_written_hides_no_failure(
+    program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, path = tmp_path / "no folder" / "run.html", program("raise ValueError('the cause')")
+    assert course_run("--world", "simulated", "--report", str(page), path) == 1
+
+    said = capsys.readouterr().err
+    assert "raised ValueError: the cause" in said and "cannot be written" in said
+
+
 def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, path = tmp_path / "run.html", program("import torch\ntorch.ones(1).cuda()")
     assert course_run("--no-gpus", "--report", str(page), path) == 1

@@ -186,7 +186,8 @@ def _behind(members: Members) -> Difference | None:
 def _left_a_loop(members: Members) -> Difference | None:
     """Return which ranks went on to a new line while others make one more call at an earlier line."""
     fault, histories = members.fault, members.histories
-    if fault.detail != "collective" or histories.keys() != fault.calls.keys():
+    one_line = len({call.line for call in fault.calls.values()}) == 1
+    if (fault.detail != "collective" and one_line) or histories.keys() != fault.calls.keys():
         return None
     for call in fault.calls.values():
         here = _made_at_the_line_of(call, histories)

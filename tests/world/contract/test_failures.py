@@ -454,6 +454,24 @@ def skips_the_calls_of_a_step() -> None:
     dist.barrier()
 
 
+@fails("mismatch")
+def averages_after_fewer_steps() -> None:
+    """the ranks disagree about the number of elements in all_reduce #3: ranks 0, 2: float32 [2]; rank 1: float32 [1]
+      ranks 0, 2 called all_reduce #3 at test_failures.py line _, in averages_after_fewer_steps:
+            dist.all_reduce(torch.ones(2))
+      rank 1 called all_reduce #3 at test_failures.py line _, in averages_after_fewer_steps:
+            dist.all_reduce(torch.ones(1))
+      rank 1 called all_reduce at test_failures.py line _ only 2 times
+    Next: look for a shorter loop on rank 1, or an `if`, a `continue`, a `return` or an `except` in the
+            loop.
+    """
+    for step in range(3):
+        if rank() == 1 and step == 1:
+            continue
+        dist.all_reduce(torch.ones(2))
+    dist.all_reduce(torch.ones(1))
+
+
 @fails("absent")
 def calls_a_helper_once_more() -> None:
     """ranks 0, 2 returned without the all_reduce #2 that rank 1 waits in
