@@ -7,7 +7,6 @@ solution cannot change the expected results.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
 from .cases import draw, redraw, smallest
 from .compare import broken_rules, differences
-from .diagnose import SECONDS, diagnose
+from .diagnose import diagnose
 from .findings import Cost, Finding, Verdict
 from .observe import Observation, RunCase, Trial, film, observe, recall
 from .plain import Opaque, leaves
@@ -147,10 +146,8 @@ def _explained(
         with suppress(KeyboardInterrupt):  # report what is known so far
             if world is None:
                 trial, found = smallest(trial, found, run)
-            end = time.process_time() + SECONDS
             mistake = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
-            searched = mistake is None and time.process_time() < end  # else the next check goes further
-            if searched and world is None and not found[0].likely and any(trial.yours.calls):
+            if mistake is None and world is None and not found[0].likely and any(trial.yours.calls):
                 found = [first_wrong_call(found[0], trial, solution), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:

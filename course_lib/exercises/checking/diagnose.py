@@ -25,7 +25,7 @@ from .observe import Observation, RunCase, Trial, recall
 from .plain import same
 
 SECONDS = 0.6
-"""CPU time for a diagnosis. What ran before stays known, so the next check goes further."""
+"""CPU time for pairs of mistakes, which are many. What ran before stays known, so the next check goes further."""
 
 
 def diagnose(
@@ -40,10 +40,9 @@ def diagnose(
         run: runs the solution. It runs on the next case only while a mistake behaves like it.
         world: where it runs, if not on simulated ranks.
     """
-    end = time.process_time() + SECONDS
-    return _nearest(_by_source(exercise.mistakes, solution), end, cases, run, world) or _nearest(
-        _by_source(exercise.pairs, solution), end, cases, run, world
-    )
+    if one := _nearest(_by_source(exercise.mistakes, solution), inf, cases, run, world):
+        return one
+    return _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, cases, run, world)
 
 
 def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
