@@ -21,7 +21,8 @@ class Backend:
     Attributes:
         options: returns the arguments that choose the backend, from the fixture's request.
         local: whether all ranks are on this machine. The cluster is left out of tests in which it cannot differ from
-            processes, because a run on it takes longest.
+            processes, because a run on it takes longest: the same workers run the program, and the same kernel writes
+            the message.
         processes: whether each rank is a process, which can die.
     """
 
@@ -53,6 +54,12 @@ def world(request):
 @pytest.fixture(params=[name for name, backend in BACKENDS.items() if backend.local])
 def local_world(request):
     """Makes a world on each backend that keeps all ranks on this machine."""
+    return make(request)
+
+
+@pytest.fixture(params=[name for name, backend in BACKENDS.items() if not backend.local])
+def far_world(request):
+    """Makes a world on each backend whose ranks are on several machines."""
     return make(request)
 
 

@@ -206,7 +206,7 @@ def test_messages_arrive_in_the_order_in_which_they_were_sent(world) -> None:
     assert world(2).run(relay)[1] == [(0, float(number)) for number in range(5)]
 
 
-def test_tags_keep_messages_apart(world) -> None:
+def test_tags_keep_messages_apart(local_world) -> None:
     def tagged():
         if rank() == 0:
             works = [dist.isend(values(tag), 1, tag=tag) for tag in (1, 2)]
@@ -218,10 +218,10 @@ def test_tags_keep_messages_apart(world) -> None:
         dist.recv(first, 0, tag=1)
         return first.item(), second.item()
 
-    assert world(2).run(tagged)[1] == (1.0, 2.0)
+    assert local_world(2).run(tagged)[1] == (1.0, 2.0)
 
 
-def test_batched_messages_go_round_a_ring(world) -> None:
+def test_batched_messages_go_round_a_ring(local_world) -> None:
     def ring():
         r, n = rank(), dist.get_world_size()
         box = torch.empty(1)
@@ -235,7 +235,7 @@ def test_batched_messages_go_round_a_ring(world) -> None:
             work.wait()
         return box.item()
 
-    assert list(world(4).run(ring)) == [3.0, 0.0, 1.0, 2.0]
+    assert list(local_world(4).run(ring)) == [3.0, 0.0, 1.0, 2.0]
 
 
 def test_subgroups_work_side_by_side(world) -> None:
@@ -248,7 +248,7 @@ def test_subgroups_work_side_by_side(world) -> None:
     assert list(world(4).run(halves)) == [1.0, 1.0, 5.0, 5.0]
 
 
-def test_many_collectives_may_be_under_way_at_once(world) -> None:
+def test_many_collectives_may_be_under_way_at_once(local_world) -> None:
     def overlapped():
         tensors = [values(rank() + index) for index in range(50)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -256,17 +256,17 @@ def test_many_collectives_may_be_under_way_at_once(world) -> None:
             work.wait()
         return torch.cat(tensors)
 
-    for result in world(4).run(overlapped):
+    for result in local_world(4).run(overlapped):
         torch.testing.assert_close(result, torch.tensor([6.0 + 4 * index for index in range(50)]))
 
 
-def test_a_future_can_be_chained(world) -> None:
+def test_a_future_can_be_chained(local_world) -> None:
     def chained():
         x = mine()
         future = dist.all_reduce(x, async_op=True).get_future()
         return future.then(lambda done: done.value()[0] / N).wait()
 
-    for result in world(N).run(chained):
+    for result in local_world(N).run(chained):
         torch.testing.assert_close(result, values(1, 10))
 
 
@@ -282,7 +282,7 @@ def test_functional_collectives_and_device_meshes(world) -> None:
     assert list(world(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
 
 
-def test_a_functional_collective_that_is_given_its_output(world) -> None:
+def test_a_functional_collective_that_is_given_its_output(local_world) -> None:
     def gather():
         from torch.ops import _c10d_functional as functional
 
@@ -290,12 +290,12 @@ def test_a_functional_collective_that_is_given_its_output(world) -> None:
         gathered = functional.all_gather_into_tensor_out(torch.full((1,), float(rank())), 2, group_name, out=out)
         return functional.wait_tensor(gathered).tolist()
 
-    run = world(2).run(gather)
+    run = local_world(2).run(gather)
     assert list(run) == [[0.0, 1.0]] * 2
     assert [call.name for call in run.calls[0]] == ["all_gather_single #1"]
 
 
-def test_the_collectives_inside_an_operator_of_a_dtensor(world) -> None:
+def test_the_collectives_inside_an_operator_of_a_dtensor(local_world) -> None:
     def norm():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Shard, distribute_tensor
@@ -303,12 +303,12 @@ def test_the_collectives_inside_an_operator_of_a_dtensor(world) -> None:
         x = distribute_tensor(torch.full((8,), 2.0), init_device_mesh("cpu", (2,)), [Shard(0)])
         return torch.linalg.svd(x.reshape(4, 2))[1].to_local().tolist()[0]
 
-    run = world(2).run(norm)
+    run = local_world(2).run(norm)
     assert list(run) == [pytest.approx(32**0.5)] * 2
     assert [call.name for call in run.calls[1]] == ["scatter #1", "all_gather_single_coalesced #1"]
 
 
-def test_a_callback_runs_as_its_rank(world) -> None:
+def test_a_callback_runs_as_its_rank(local_world) -> None:
     def program():
         seen, x = [], torch.ones(2)
         future = dist.all_reduce(x, async_op=True).get_future()
@@ -319,10 +319,10 @@ def test_a_callback_runs_as_its_rank(world) -> None:
         torch.manual_seed(rank())
         return program()
 
-    assert list(world(N).run(seeded)) == [[(r, r)] for r in range(N)]
+    assert list(local_world(N).run(seeded)) == [[(r, r)] for r in range(N)]
 
 
-def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(world) -> None:
+def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(local_world) -> None:
     def program():
         x = mine()
 
@@ -332,7 +332,7 @@ def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(world) -> N
 
         return dist.all_reduce(x, async_op=True).get_future().then(again).wait()
 
-    assert [result.tolist() for result in world(N).run(program)] == [[9, 90]] * N
+    assert [result.tolist() for result in local_world(N).run(program)] == [[9, 90]] * N
 
 
 def test_messages_subgroups_and_handles_again_with_the_same_names(world) -> None:

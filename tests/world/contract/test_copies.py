@@ -24,7 +24,7 @@ def calls_an_operator():
     return aten.add.Tensor(torch.ones(2), torch.ops.aten.ones.default([2])).shape == (2,)
 
 
-def test_modules_with_a_type_of_their_own_and_operators(world) -> None:
+def test_modules_with_a_type_of_their_own_and_operators(local_world) -> None:
     must_save = {torch.ops.aten.mm.default, torch.ops.aten.addmm, flex_attention}
 
     def names_them():
@@ -32,7 +32,7 @@ def test_modules_with_a_type_of_their_own_and_operators(world) -> None:
         return must_save == here and aten is torch.ops.aten
 
     for program in (sets_flags_of_backends, calls_an_operator, names_them):
-        assert list(world(2).run(in_the_notebook(program))) == [True, True]
+        assert list(local_world(2).run(in_the_notebook(program))) == [True, True]
         assert World(2, backend="dryrun").run(in_the_notebook(program))[0]
 
 
@@ -41,8 +41,8 @@ def names_kernels_of_attention():
         return MATH == SDPBackend.MATH != SDPBackend.FLASH_ATTENTION
 
 
-def test_classes_that_torch_has_renamed_and_their_members(world) -> None:
-    assert list(world(2).run(in_the_notebook(names_kernels_of_attention))) == [True, True]
+def test_classes_that_torch_has_renamed_and_their_members(local_world) -> None:
+    assert list(local_world(2).run(in_the_notebook(names_kernels_of_attention))) == [True, True]
 
 
 def in_the_notebook(program):
@@ -51,7 +51,7 @@ def in_the_notebook(program):
     return program
 
 
-def test_a_cached_function_of_the_notebook_has_a_cache_on_each_rank(world) -> None:
+def test_a_cached_function_of_the_notebook_has_a_cache_on_each_rank(local_world) -> None:
     @functools.cache
     def steps(n):
         return [rank()] if n == 0 else [*steps(n - 1), n]
@@ -69,11 +69,11 @@ def test_a_cached_function_of_the_notebook_has_a_cache_on_each_rank(world) -> No
         model = Model()
         return steps(2), steps.cache_info().currsize, model.number(), model.size
 
-    assert list(world(2).run(program)) == [([r, 1, 2], 3, r, 2) for r in range(2)]
+    assert list(local_world(2).run(program)) == [([r, 1, 2], 3, r, 2) for r in range(2)]
     assert steps.cache_info().currsize == 0
 
 
-def test_generators_and_the_limits_of_a_dtype(world) -> None:
+def test_generators_and_the_limits_of_a_dtype(local_world) -> None:
     generator, limits = torch.Generator().manual_seed(3), torch.finfo(torch.bfloat16)
     expected = torch.rand(2, generator=torch.Generator().manual_seed(3)).tolist()
 
@@ -84,5 +84,5 @@ def test_generators_and_the_limits_of_a_dtype(world) -> None:
     def world_runs():
         return type(torch.empty(1)) is torch.Tensor
 
-    assert list(world(2).run(program)) == [(expected, limits.max)] * 2
+    assert list(local_world(2).run(program)) == [(expected, limits.max)] * 2
     assert World(2, backend="dryrun").run(program)[0] == (None, limits.max)

@@ -39,8 +39,8 @@ def test_the_traceback_has_the_lines_of_a_cell(world) -> None:
     assert 'raise KeyError("in a cell")' in lines(error)[1]
 
 
-def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world) -> None:
-    shown = lines(failure(world(1), partial(torch.zeros, -1)))
+def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(local_world) -> None:
+    shown = lines(failure(local_world(1), partial(torch.zeros, -1)))
     assert shown[1:] == [
         "  rank 0 raised in library code",
         "Next: no line of yours raised this. Look at what your code returned or passed on, and run the cell again.",
@@ -59,23 +59,23 @@ def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world) -> None:
     ]
 
 
-def test_the_error_can_be_pickled(world) -> None:
-    error = pickle.loads(pickle.dumps(failure(world(2), divide_by_zero)))
+def test_the_error_can_be_pickled(local_world) -> None:
+    error = pickle.loads(pickle.dumps(failure(local_world(2), divide_by_zero)))
     assert error.kind == "raised" and len(error.ranks) == 2 and "ZeroDivisionError" in error.traceback
 
 
-def test_ipython_shows_the_message_and_no_frames_of_ours(world) -> None:
-    rendered = "\n".join(failure(world(2), divide_by_zero)._render_traceback_())
+def test_ipython_shows_the_message_and_no_frames_of_ours(local_world) -> None:
+    rendered = "\n".join(failure(local_world(2), divide_by_zero)._render_traceback_())
     assert rendered.startswith("RankError: both ranks raised ZeroDivisionError")
     shown, advice = rendered.split("\nLibrary frames are left out.")
     assert "course_lib" not in shown and "RankError.last().traceback" in advice
 
 
-def test_ipython_shows_no_line_that_a_notebook_would_break(world) -> None:
+def test_ipython_shows_no_line_that_a_notebook_would_break(local_world) -> None:
     def program() -> None:
         raise ValueError(" ".join(["word"] * 60))
 
-    rendered = "\n".join(failure(world(2), program)._render_traceback_())
+    rendered = "\n".join(failure(local_world(2), program)._render_traceback_())
     assert rendered.count("word") >= 60 and max(map(len, rendered.split("\n"))) <= 88
 
 
@@ -89,35 +89,35 @@ def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(world, cap
     assert capsys.readouterr().out.count("[rank 1] so far") == 1
 
 
-def test_every_rank_that_returned_early_is_named(world) -> None:
+def test_every_rank_that_returned_early_is_named(local_world) -> None:
     def program() -> None:
         if rank() in (0, 3):
             dist.barrier()
 
-    headline = lines(failure(world(4), program))[0]
+    headline = lines(failure(local_world(4), program))[0]
     assert headline == "ranks 1, 2 returned without the barrier #1 that ranks 0, 3 wait in"
 
 
-def test_a_rank_that_has_returned_is_at_no_line(world) -> None:
+def test_a_rank_that_has_returned_is_at_no_line(local_world) -> None:
     def leave_early() -> None:
         if rank() != 0:
             dist.all_reduce(torch.ones(1))
 
     for _ in range(5):  # the rank may still be cleaning up when its report is made
-        assert "\n  rank 0 returned\n" in str(failure(world(3), leave_early))
+        assert "\n  rank 0 returned\n" in str(failure(local_world(3), leave_early))
 
 
-def test_an_exception_in_a_hook_of_ddp(world) -> None:
+def test_an_exception_in_a_hook_of_ddp(local_world) -> None:
     def program() -> None:
         net = DistributedDataParallel(torch.nn.Linear(4, 4))
         if rank() == 1:
             net.module.weight.register_hook(lambda gradient: 1 / 0)
         net(torch.ones(2, 4)).sum().backward()
 
-    assert lines(failure(world(3), program))[0] == "rank 1 of 3 raised ZeroDivisionError: division by zero"
+    assert lines(failure(local_world(3), program))[0] == "rank 1 of 3 raised ZeroDivisionError: division by zero"
 
 
-def test_a_parameter_without_gradient_under_ddp(world) -> None:
+def test_a_parameter_without_gradient_under_ddp(local_world) -> None:
     class Half(torch.nn.ModuleDict):
         def forward(self, x):
             return self["used"](x)
@@ -127,10 +127,10 @@ def test_a_parameter_without_gradient_under_ddp(world) -> None:
         for _ in range(2):
             net(torch.ones(1, 2)).sum().backward()
 
-    assert "Some parameters got no gradient on this rank" in str(failure(world(2), program))
+    assert "Some parameters got no gradient on this rank" in str(failure(local_world(2), program))
 
 
-def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path) -> None:
+def test_a_wait_for_a_functional_collective_stops_there(local_world, tmp_path) -> None:
     def program() -> None:
         issued = tmp_path / "issued"
         if rank() == 0:
@@ -143,7 +143,7 @@ def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path) -> None
         funcol.wait_tensor(parts)
         (tmp_path / "went on").touch()
 
-    error = failure(world(2), program)
+    error = failure(local_world(2), program)
     assert "\n  rank 1 waited in all_gather_single_coalesced #1 at test_exceptions.py line " in str(error)
     assert not (tmp_path / "went on").exists()
 

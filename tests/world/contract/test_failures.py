@@ -962,8 +962,20 @@ def together(program):
     return started
 
 
-@pytest.mark.parametrize(("program", "kind", "first", "ranks"), PROGRAMS)
-def test_the_whole_message(world, program, kind, first, ranks) -> None:
+def check(world, program, kind, first, ranks) -> None:
     error = failure(world(ranks, timeout=30), together(program))
     assert (error.kind, message(error)) == (kind, expected(program))
     assert first in (None, error.rank)
+
+
+@pytest.mark.parametrize(("program", "kind", "first", "ranks"), PROGRAMS)
+def test_the_whole_message(local_world, program, kind, first, ranks) -> None:
+    check(local_world, program, kind, first, ranks)
+
+
+OF_EACH_KIND = {program.values[1]: program for program in PROGRAMS}
+
+
+@pytest.mark.parametrize(("program", "kind", "first", "ranks"), OF_EACH_KIND.values())
+def test_the_whole_message_of_each_kind_on_several_machines(far_world, program, kind, first, ranks) -> None:
+    check(far_world, program, kind, first, ranks)

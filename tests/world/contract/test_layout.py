@@ -43,8 +43,8 @@ def trains(*, forgets="", repeats=""):
     return net
 
 
-def test_right_data_parallel_has_no_arrow(world) -> None:
-    run = world(3, replay=True).run(trains)
+def test_right_data_parallel_has_no_arrow(local_world) -> None:
+    run = local_world(3, replay=True).run(trains)
     assert rows(run) == [
         ("all_reduce #1 and 1 more", "net.weight.grad", "Partial", "Replicate"),
         ("all_reduce #2 and 1 more", "net.bias.grad", "Partial", "Replicate"),
@@ -215,12 +215,12 @@ def shards():
     return {"shard": shard, "flat": flat, "whole": whole, "rank": torch.tensor(rank())}
 
 
-def test_layouts_follow_from_the_calls(world) -> None:
-    assert rows(world(2, replay=True).run(shards))[:2] == [
+def test_layouts_follow_from_the_calls(local_world) -> None:
+    assert rows(local_world(2, replay=True).run(shards))[:2] == [
         ("reduce_scatter_single #1", "flat", "Partial", "Shard"),
         ("all_gather_single #1", "shard", "Shard", "Replicate"),
     ]
-    assert rows(world(2, replay=True).run(shards))[3:] == [
+    assert rows(local_world(2, replay=True).run(shards))[3:] == [
         ("returned", "shard", "", "Shard"),
         ("returned", "flat", "", "Partial"),
         ("returned", "whole", "", "Replicate"),

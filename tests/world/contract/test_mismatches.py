@@ -1,9 +1,14 @@
-"""Calls that do not fit together, or that cannot be right, are refused with their values before gloo sees them."""
+"""Calls that do not fit together, or that cannot be right, are refused with their values before gloo sees them.
+
+On each backend the same code compares them, that of `collectives`, and `test_failures` has every kind on each. So most
+run here on simulated ranks, which is quickest.
+"""
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib import World
 from tests.world.programs import failure, lines, rank
 
 
@@ -66,8 +71,8 @@ def make_only_the_own_group() -> None:
         (make_only_the_own_group, "members in new_group([0, 1]): ranks 0, 1: [0, 1]; rank"),
     ],
 )
-def test_calls_that_do_not_fit(local_world, program, headline) -> None:
-    error = failure(local_world(4), program)
+def test_calls_that_do_not_fit(program, headline) -> None:
+    error = failure(World(4), program)
     assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
 
 
@@ -126,8 +131,8 @@ def broadcast_from_outside() -> None:
         ),
     ],
 )
-def test_arguments_that_cannot_be_right(local_world, program, message) -> None:
-    error = failure(local_world(4), program)
+def test_arguments_that_cannot_be_right(program, message) -> None:
+    error = failure(World(4), program)
     assert error.kind in ("raised", "refused") and message in lines(error)[0], error
 
 

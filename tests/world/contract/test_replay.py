@@ -18,8 +18,8 @@ def pass_right():
     return received.item()
 
 
-def test_the_steps_of_a_run_are_those_of_its_program(world) -> None:
-    text = str(world(3).run(pass_right).replay())
+def test_the_steps_of_a_run_are_those_of_its_program(local_world) -> None:
+    text = str(local_world(3).run(pass_right).replay())
 
     assert "step 1: Every rank passes 8 B on; each has sent 1 of 1 chunks\n" in text
     assert "step 2: All 3 ranks: all_reduce #1, 10 B sent by each\n" in text
@@ -36,7 +36,7 @@ def test_values_before_and_after_each_call_are_kept_on_request(world) -> None:
     assert "replay=True" not in text
 
 
-def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world) -> None:
+def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(local_world) -> None:
     def diverges() -> None:
         dist.barrier()
         if dist.get_rank() == 1:
@@ -44,7 +44,7 @@ def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world) -> None:
         dist.all_reduce(torch.ones(2))
 
     with pytest.raises(RankError) as caught:
-        world(3).run(diverges)
+        local_world(3).run(diverges)
 
     text = str(caught.value.replay())
     assert "step 1: All 3 ranks: barrier #1\n" in text
@@ -53,14 +53,14 @@ def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world) -> None:
     assert text.endswith(str(caught.value))
 
 
-def test_a_replay_names_the_rank_that_others_wait_for(world) -> None:
+def test_a_replay_names_the_rank_that_others_wait_for(local_world) -> None:
     def raises() -> None:
         if dist.get_rank() == 1:
             raise ValueError("no data")
         dist.barrier()
 
     with pytest.raises(RankError) as caught:
-        world(2).run(raises)
+        local_world(2).run(raises)
 
     text = str(caught.value.replay())
     assert "step 1: Rank 0: waiting in barrier #1 for rank 1\n" in text

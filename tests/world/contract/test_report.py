@@ -47,8 +47,8 @@ def test_the_page_of_a_failed_run_has_the_message_and_what_was_measured(world) -
     assert "  made: other 4 kB" in text
 
 
-def test_the_memory_of_a_failed_run_has_the_variables_that_were_alive(world) -> None:
-    error = failure(world(2), rank_1_raises)
+def test_the_memory_of_a_failed_run_has_the_variables_that_were_alive(local_world) -> None:
+    error = failure(local_world(2), rank_1_raises)
     for memory in error.memory:
         assert (memory.current_bytes, memory.peak_bytes) == (6000, 6000)
         assert sum(sum(change.deltas.values()) for change in memory.timeline) == 6000

@@ -24,8 +24,8 @@ def test_results_come_in_the_order_of_ranks(world) -> None:
         run[4]
 
 
-def test_the_run_shows_what_ranks_returned(world) -> None:
-    assert repr(world(2).run(rank)) == "Run\n  rank 0: 0\n  rank 1: 1"
+def test_the_run_shows_what_ranks_returned(local_world) -> None:
+    assert repr(local_world(2).run(rank)) == "Run\n  rank 0: 0\n  rank 1: 1"
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -58,13 +58,13 @@ def test_each_rank_has_its_own_copy_of_what_the_function_uses(world) -> None:
     assert (seen, given, weight.item()) == ([], [7], 0)
 
 
-def test_what_cannot_be_copied_is_named(world, tmp_path) -> None:
+def test_what_cannot_be_copied_is_named(local_world, tmp_path) -> None:
     told = r"variable 'log', a TextIOWrapper, cannot be copied"
     with (tmp_path / "log").open("w") as log, pytest.raises(CourseError, match=told):
-        world(2).run(lambda: log.write("x"))
+        local_world(2).run(lambda: log.write("x"))
 
 
-def test_names_read_only_in_a_class_body_reach_every_rank(world) -> None:
+def test_names_read_only_in_a_class_body_reach_every_rank(local_world) -> None:
     def grad_is_enabled(x):
         class Model:
             size: torch.Size
@@ -75,26 +75,26 @@ def test_names_read_only_in_a_class_body_reach_every_rank(world) -> None:
 
         return Model().forward()
 
-    assert list(world(2).run(grad_is_enabled, torch.ones(1, requires_grad=True))) == [False, False]
+    assert list(local_world(2).run(grad_is_enabled, torch.ones(1, requires_grad=True))) == [False, False]
 
 
-def test_an_instance_of_a_class_of_the_notebook_is_still_one_when_it_comes_back(world) -> None:
+def test_an_instance_of_a_class_of_the_notebook_is_still_one_when_it_comes_back(local_world) -> None:
     class Point:
         def __init__(self, x) -> None:
             self.x = x
 
-    run = world(2).run(lambda: Point(rank()))
+    run = local_world(2).run(lambda: Point(rank()))
     assert all(isinstance(point, Point) for point in run) and run[1].x == 1
 
 
-def test_a_tensor_that_needs_a_gradient_comes_back(world) -> None:
+def test_a_tensor_that_needs_a_gradient_comes_back(local_world) -> None:
     def program():
         weight = torch.ones(3, requires_grad=True)
         output = weight * 2
         output.register_hook(lambda gradient: None)
         return weight, output
 
-    run = world(1).run(program)
+    run = local_world(1).run(program)
     assert run.output == ("",) and [tensor.requires_grad for tensor in run[0]] == [True, True]
 
 
@@ -162,12 +162,12 @@ def test_output_is_kept_by_rank_and_shown_in_their_order(world, capsys, monkeypa
     assert shown == "[rank 0] hello\n[rank 0] from 0!\n[rank 1] hello\n[rank 1] from 1!\n"
 
 
-def test_output_without_end_is_cut(world) -> None:
+def test_output_without_end_is_cut(local_world) -> None:
     def flood() -> None:
         for _ in range(3000):
             print("x" * 999)
 
-    output = world(1).run(flood).output[0]
+    output = local_world(1).run(flood).output[0]
     assert len(output) < 1_100_000 and output.endswith("2000000 more characters were not kept]\n")
 
 
@@ -192,9 +192,9 @@ def test_calls_are_recorded_with_their_lines(world) -> None:
     assert repr(run.calls[0][1]).startswith("send to rank 1 of float32 [2] at test_results.py line ")
 
 
-def test_a_rank_cannot_start_a_world(world) -> None:
+def test_a_rank_cannot_start_a_world(local_world) -> None:
     with pytest.raises(CourseError, match=r"rank \d called World.run: a rank cannot start a world of its own"):
-        world(2).run(lambda: World(2, backend="simulated").run(rank))
+        local_world(2).run(lambda: World(2, backend="simulated").run(rank))
 
 
 def test_runs_in_several_threads_of_the_kernel_do_not_meet(world) -> None:

@@ -54,8 +54,8 @@ def test_a_loop_without_end(world) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_sleeps_too_long(world) -> None:
-    error = failure(world(2, timeout=0.7), lambda: time.sleep(1000 if rank() == 1 else 0))
+def test_a_rank_that_sleeps_too_long(local_world) -> None:
+    error = failure(local_world(2, timeout=0.7), lambda: time.sleep(1000 if rank() == 1 else 0))
     assert lines(error)[0] == "the run was stopped after its time limit of 0.7 s: rank 1 had not finished"
 
 
@@ -82,7 +82,7 @@ def test_a_result_that_is_handed_over_survives_the_failure_of_a_peer(world) -> N
     assert "new process" not in str(failure(world(2), program))
 
 
-def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world) -> None:
+def test_a_stop_that_comes_in_a_finalizer_is_not_printed(local_world) -> None:
     class Slow:
         def __del__(self) -> None:
             end = time.monotonic() + 0.4
@@ -94,11 +94,11 @@ def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world) -> None:
         while True:
             pass
 
-    error = failure(world(1, timeout=0.2), program)
+    error = failure(local_world(1, timeout=0.2), program)
     assert (error.kind, error.output) == ("timeout", ("",))
 
 
-def test_a_stop_does_not_come_in_pythons_hook_for_what_a_finalizer_raises(world) -> None:
+def test_a_stop_does_not_come_in_pythons_hook_for_what_a_finalizer_raises(local_world) -> None:
     class Dropped:
         @property
         def exc_type(self) -> type[BaseException]:
@@ -116,11 +116,11 @@ def test_a_stop_does_not_come_in_pythons_hook_for_what_a_finalizer_raises(world)
         while True:
             pass
 
-    error = failure(world(1, timeout=0.2), program)
+    error = failure(local_world(1, timeout=0.2), program)
     assert (error.kind, error.output) == ("timeout", ("",))
 
 
-def test_a_stop_that_ends_a_generator_is_not_printed(world) -> None:
+def test_a_stop_that_ends_a_generator_is_not_printed(local_world) -> None:
     def generator():
         try:
             yield
@@ -131,7 +131,7 @@ def test_a_stop_that_ends_a_generator_is_not_printed(world) -> None:
         if rank() == 0:
             next(generator())
 
-    assert failure(world(2), program).output == ("", "")
+    assert failure(local_world(2), program).output == ("", "")
 
 
 def test_a_module_whose_import_was_stopped_can_be_imported_in_the_next_run(local_world, tmp_path, monkeypatch) -> None:

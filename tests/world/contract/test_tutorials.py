@@ -21,13 +21,13 @@ def test_on_simulated_ranks(name, tmp_path) -> None:
     run(World(N, backend="simulated"), name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_unmeasured(name, tmp_path) -> None:
-    run(World(N, backend="simulated", measure=False), name, tmp_path)
+def test_unmeasured(local_world, name, tmp_path) -> None:
+    run(local_world(N, measure=False), name, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("measure", [True, False], ids=["measured", "unmeasured"])
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_on_processes(process_world, name, measure, tmp_path) -> None:
-    run(process_world(N, measure=measure), name, tmp_path)
+def test_on_processes(process_world, name, tmp_path) -> None:
+    run(process_world(N), name, tmp_path)

@@ -72,16 +72,16 @@ def asks_until_it_is_done() -> None:
         (forgets_a_send, "rank 0 never waited for send to rank 1 at test_warnings.py line _, in forgets_a_send:"),
     ],
 )
-def test_a_call_that_nobody_waits_for(world, program, beginning) -> None:
+def test_a_call_that_nobody_waits_for(local_world, program, beginning) -> None:
     with pytest.warns(CourseWarning, match="never waited") as caught:
-        run = world(2).run(program)
+        run = local_world(2).run(program)
     assert [str(one.message) for one in caught] == list(run.warnings)
     assert len(run.warnings) == 1 and re.sub(r"line \d+", "line _", run.warnings[0]).startswith(beginning)
 
 
 @pytest.mark.parametrize("program", [waits_late, hands_the_future_on, asks_until_it_is_done])
-def test_a_result_that_is_waited_for_in_any_way(world, program) -> None:
-    assert world(2).run(program).warnings == ()
+def test_a_result_that_is_waited_for_in_any_way(local_world, program) -> None:
+    assert local_world(2).run(program).warnings == ()
 
 
 def reads_too_early():
