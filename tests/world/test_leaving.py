@@ -1,11 +1,9 @@
-"""Nothing stays behind: no thread, no socket, no group."""
+"""No object stays behind, and no callback outlives its run. Threads, sockets, groups: `contract/test_no_leftovers`."""
 
 import gc
-import os
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import weakref
 
@@ -18,54 +16,12 @@ from course_lib.world.rank_threads import supervisor
 from course_lib.world.torch_hooks.gloo import loopback
 
 
-def reduce_in_a_subgroup() -> None:
-    group = dist.new_group([0, 1])
-    if dist.get_rank() < 2:
-        dist.all_reduce(torch.ones(2), group=group)
-
-
-def train_with_ddp() -> None:
-    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
-    net(torch.ones(1, 2)).sum().backward()
-
-
 def raise_on_one_rank() -> None:
     work = dist.all_reduce(torch.ones(2), async_op=True)
     if dist.get_rank() == 1:
         raise ValueError
     work.wait()
     dist.barrier()
-
-
-def disagree() -> None:
-    dist.all_reduce(torch.ones(1 + dist.get_rank()))
-
-
-def open_things() -> tuple[int, int, int]:
-    gc.collect()
-    groups = sum(issubclass(type(thing), dist.ProcessGroup) for thing in gc.get_objects())
-    return threading.active_count(), len(os.listdir("/proc/self/fd")), groups
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc, which this system lacks")
-def test_forty_runs_leave_nothing_behind() -> None:
-    world = World(3)
-    programs = [reduce_in_a_subgroup, train_with_ddp, raise_on_one_rank, disagree]
-    for program in programs:  # what torch opens once and keeps
-        run(world, program)
-    before = open_things()
-    for index in range(40):
-        run(world, programs[index % len(programs)])
-    assert open_things() == before
-
-
-def run(world: World, program) -> None:
-    if program in (raise_on_one_rank, disagree):
-        with pytest.raises(RankError):
-            world.run(program)
-    else:
-        world.run(program)
 
 
 @pytest.mark.parametrize("backend", ["simulated", "processes"])
@@ -86,7 +42,8 @@ def test_a_model_whose_hooks_hold_it_is_gone_after_the_run(backend: str) -> None
 
 
 def test_the_collector_leaves_older_objects_out_during_a_run_alone() -> None:
-    run(World(2), raise_on_one_rank)
+    with pytest.raises(RankError):
+        World(2).run(raise_on_one_rank)
     assert gc.get_freeze_count() == 0
     assert min(World(2).run(gc.get_freeze_count)) > 0
     assert gc.get_freeze_count() == 0
