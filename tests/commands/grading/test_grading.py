@@ -95,7 +95,6 @@ def graded(write: Write) -> dict[str, Graded]:
     notebooks = [
         write("leaves", DELETE, DETACH, IMPORTS, HELPER, f"%%time\n{RIGHT}\nclear_output()", STUB, SLIP, EXIT, HELLO),
         write("empty", GARBLED),
-        write("right", IMPORTS, HELPER, RIGHT),
         write("forged", IMPORTS, SHADOW, PATCH, "1 / 0", WRONG, FORGED, HAND_IN_THE_REFERENCE, MISSPELT, *ODD),
     ]
     notebooks[0].with_name("broken.ipynb").write_text("{")
@@ -108,11 +107,31 @@ def of(one: Graded) -> dict[str, Grade]:
     return {grade.exercise: grade for grade in one.exercises}
 
 
+@pytest.fixture(scope="module")
+def resumed(write: Write) -> tuple[Graded, Graded, Graded]:
+    """The grade of an earlier run, of an unchanged notebook, and what a later run makes of it and of a changed one."""
+    same, right = write("same", "1 / 0"), write("right", IMPORTS, HELPER, RIGHT)
+    earlier = [
+        Graded(notebook=str(path), ended="of an earlier run", digest=hashlib.sha256(content).hexdigest())
+        for path, content in ((same, same.read_bytes()), (right, b"an earlier version"))
+    ]
+    kept, anew = grade([same, right], Limits(seconds=120), done=earlier, jobs=2)
+    return earlier[0], kept, anew
+
+
 @pytest.mark.slow
-def test_a_right_solution_passes_with_what_it_uses(graded: dict[str, Graded]) -> None:
-    assert graded["right"].exercises == (Grade(exercise="start.first", status="passed"),)
-    assert graded["right"].passed
-    assert graded["right"].remarks == ()
+def test_a_right_solution_passes_with_what_it_uses(resumed: tuple[Graded, Graded, Graded]) -> None:
+    *_, right = resumed
+    assert right.exercises == (Grade(exercise="start.first", status="passed"),)
+    assert right.passed
+    assert right.remarks == ()
+
+
+@pytest.mark.slow
+def test_a_grader_that_was_killed_goes_on_where_it_was(resumed: tuple[Graded, Graded, Graded]) -> None:
+    earlier, kept, anew = resumed
+    assert kept == earlier
+    assert anew.ended == "" and anew.digest == hashlib.sha256(Path(anew.notebook).read_bytes()).hexdigest()
 
 
 @pytest.mark.slow
@@ -192,7 +211,7 @@ def test_what_cannot_be_graded_is_told(graded: dict[str, Graded], name: str, tol
 
 @pytest.mark.slow
 def test_the_learners_own_record_is_not_touched(graded: dict[str, Graded]) -> None:
-    assert graded["right"].passed
+    assert of(graded["leaves"])["start.first"].status == "passed"
     assert "start.first" not in Progress().summary().exercises
 
 
@@ -351,18 +370,6 @@ def test_what_json_holds_is_read_again() -> None:
     ]
 
     assert from_json(as_json(graded)) == graded
-
-
-def test_a_grader_that_was_killed_goes_on_where_it_was(write: Write, tmp_path: Path) -> None:
-    same, other = write("same", RIGHT), write("other", RIGHT)
-    earlier = [
-        Graded(notebook=str(path), ended="of an earlier run", digest=hashlib.sha256(content).hexdigest())
-        for path, content in ((same, same.read_bytes()), (other, b"an earlier version"))
-    ]
-
-    kept, anew = grade([same, other], done=earlier, jobs=2)
-    assert kept == earlier[0]
-    assert anew.ended == "" and anew.digest == hashlib.sha256(other.read_bytes()).hexdigest()
 
 
 @pytest.mark.slow
