@@ -64,6 +64,6 @@ def test_a_widget_is_refused_with_what_is_absent() -> None:
 
 
 def test_the_command_runs() -> None:
-    done = run_without_jupyter("from course_lib.commands.cli import main; sys.exit(main(['validate']))")
+    done = run_without_jupyter("from course_lib.commands.cli import main; sys.exit(main(['plan', 'llama3-8b']))")
 
     assert (done.returncode, done.stderr) == (0, "")
