@@ -22,11 +22,6 @@ def test_another_name_is_told_as_python_tells_it() -> None:
         course_lib.Wrold(4)
 
 
-def test_torch_is_not_loaded_before_it_is_needed() -> None:
-    program = "import course_lib.commands.cli, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
-
-
 @pytest.mark.slow
 def test_a_lesson_imports_only_what_it_uses() -> None:
     program = (

@@ -3,13 +3,10 @@
 import _thread
 import contextlib
 import random
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +19,6 @@ from course_lib.exercises.checking import cases, check, observe
 from course_lib.exercises.checking.findings import Cost
 from course_lib.exercises.registry import REMOVED
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
-
-ROOT = Path(__file__).parents[2]
 
 
 def only(verdict: Verdict) -> Any:
@@ -250,7 +245,8 @@ def test_an_endless_loop_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> N
     verdict = MEAN.check(endless)
 
     assert verdict.status == "error"
-    assert "time limit of 1 s" in only(verdict).observed
+    assert "was stopped after its time limit of 1 s" in only(verdict).observed
+    assert "World(" not in str(only(verdict))
 
 
 def test_what_cannot_be_copied_to_the_ranks_is_told() -> None:
@@ -404,19 +400,6 @@ def test_no_trick_passes(solution: Callable[..., Any]) -> None:
 
 def test_a_list_that_lies_is_read_as_it_is() -> None:
     assert DOUBLED.check(lambda numbers: LyingList(numbers)).status == "failed"
-
-
-@pytest.mark.slow
-def test_leaving_the_process_is_no_pass() -> None:
-    script = """
-        import os
-        from tests.exercises.sample import DOUBLED
-        print(DOUBLED.check(lambda numbers: os._exit(0)).status)
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert "passed" not in ran.stdout
 
 
 def test_a_function_that_calls_itself_is_not_taken_for_the_reference() -> None:

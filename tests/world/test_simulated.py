@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -78,19 +77,6 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypat
         World(2, timeout=0.2).run(program)
     assert caught.value.kind == "timeout" and "could not be interrupted" not in str(caught.value)
     assert list(World(2).run(program)) == [3, 3]
-
-
-def test_a_call_in_a_callback_of_torch_has_the_line_that_its_rank_is_at() -> None:
-    def program() -> None:
-        net = DistributedDataParallel(torch.nn.Linear(64, 64))
-        state = PowerSGDState(None, matrix_approximation_rank=1 + dist.get_rank(), start_powerSGD_iter=2)
-        net.register_comm_hook(state, powerSGD_hook)
-        for _ in range(4):
-            net(torch.ones(2, 64)).sum().backward()
-
-    error = failure(World(2), program)
-    assert lines(error)[1].startswith("  ranks 0, 1 called all_reduce #")
-    assert lines(error)[1].endswith("in program:  net(torch.ones(2, 64)).sum().backward()")
 
 
 def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered() -> None:
