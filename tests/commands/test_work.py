@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import sys
+from functools import partial
 
 import nbformat
 import pytest
@@ -159,9 +160,10 @@ def locked(jupyter):
     return db
 
 
-@pytest.mark.parametrize("unusable", [no_folder, pytest.param(locked, marks=pytest.mark.slow)])
-def test_copies_are_made_where_nothing_can_be_signed(folders, jupyter, unusable, capsys) -> None:
+@pytest.mark.parametrize("unusable", [no_folder, locked])
+def test_copies_are_made_where_nothing_can_be_signed(folders, jupyter, unusable, capsys, monkeypatch) -> None:
     held = unusable(jupyter)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.1))  # of its own, it waits for 5 s
     assert work.update(*folders) == folders[1]
     assert "The copies could not be signed (" in capsys.readouterr().out
     assert cells(folders[1])
