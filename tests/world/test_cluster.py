@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,7 +15,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import CourseError, RankError, World, zero
-from course_lib.world.cluster.backend import check
+from course_lib.world.cluster.backend import Cluster, check
+from course_lib.world.processes.backend import Processes
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from course_lib.world.processes.protocol import Job
 from course_lib.world.processes.run_loop import RunLoop
@@ -231,10 +233,6 @@ def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch) -> None:
         World(2, backend="processes", cluster="a client")
 
 
-def test_a_cluster_without_engines_is_told(tmp_path) -> None:
-    engines = Engines(tmp_path)
-    try:
-        with pytest.raises(CourseError, match=r"the cluster has no engine\. Start one on each machine"):
-            World(2, backend="processes", cluster=engines.client)
-    finally:
-        engines.close()
+def test_a_cluster_without_engines_is_told() -> None:
+    with pytest.raises(CourseError, match=r"the cluster has no engine\. Start one on each machine"):
+        Processes(2, pool=Cluster(SimpleNamespace(ids=[])))
