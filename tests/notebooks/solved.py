@@ -9,6 +9,8 @@ from nbval.plugin import IPyNbCell
 import course_lib
 
 EXERCISE = re.compile(r'@exercise\("(.+)"\)\n')
+ONE_CASE = '__import__("course_lib").exercises.get("{}").case_count = 1'
+"""`test_every_exercise` checks each solution with all cases."""
 
 
 class SolvedCell(IPyNbCell):
@@ -18,7 +20,8 @@ class SolvedCell(IPyNbCell):
         super().setup()
         self.exercise = EXERCISE.match(self.cell.source)[1]
         solution = course_lib.exercises.get(self.exercise).solution
-        self.cell = NotebookNode(self.cell | {"source": f'@exercise("{self.exercise}")\n{solution}'})
+        source = f'{ONE_CASE.format(self.exercise)}\n@exercise("{self.exercise}")\n{solution}'
+        self.cell = NotebookNode(self.cell | {"source": source})
 
     def compare_outputs(self, test: list, ref: list, skip_compare: object = None) -> bool:
         self.comparison_traceback = [str(test)]
