@@ -1,22 +1,24 @@
-"""Run the start program of each incident in the processes of one torchrun, without the course's world.
+"""Run the start program of each incident in bare processes, without the course's world.
 
-    torchrun --nproc-per-node 4 -m tests.exercises.bare_incidents FOLDER
+    python -m tests.exercises.bare_incidents FOLDER
 
-Each incident has a process group of its own. FOLDER gets a file for each incident and
+Each incident has processes and a process group of its own. FOLDER gets a file for each incident and
 rank: `incidents.out_of_memory.2`.
 """
 
+import importlib
 import multiprocessing
-import os
 import pickle
 import re
 import signal
 import sys
 import time
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from course_lib.exercises import Case, Exercise, get, names
@@ -25,6 +27,9 @@ from course_lib.exercises.checking.plain import plain
 from course_lib.lessons.incidents import thirty_minutes
 
 INCIDENTS = [name for name in names() if name.startswith("incidents.")]
+
+LOADED_LATE = ("torch.distributed.fsdp", "torch._dynamo", "torch.distributed.optim")
+"""What torch imports at the first optimizer step and the first sharded module."""
 
 LIMIT = timedelta(seconds=4)
 """How long a rank waits in a collective of gloo."""
@@ -45,6 +50,7 @@ def end(exercise: Exercise, case: Case) -> tuple[str, Any]:
 
 def join_and_end(folder: Path, name: str, rank: int, case: Case) -> None:
     """Run the program on this rank, and write how it ended. Return when all ranks have written it."""
+    torch.set_num_threads(1)  # as torchrun does
     dist.init_process_group("gloo", f"file://{folder}/{name}.store", LIMIT, case.world_size, rank)
     write(folder / f"{name}.{rank}", end(get(name), case))
     wait_for(folder, name, case)  # a rank that leaves its group would end the waits of its peers
@@ -63,17 +69,22 @@ def wait_for(folder: Path, name: str, case: Case) -> None:
 
 
 def main(folder: Path) -> None:
+    for module in LOADED_LATE:
+        importlib.import_module(module)  # else each process would do so
     thirty_minutes.PAUSE = 6  # longer than the limit
-    rank = int(os.environ["RANK"])
+    fork = multiprocessing.get_context("fork")
     for name in INCIDENTS:
         case = draw(get(name), 0)[0]
-        if rank < case.world_size:
-            process = multiprocessing.get_context("fork").Process(target=join_and_end, args=(folder, name, rank, case))
+        ranks = [fork.Process(target=join_and_end, args=(folder, name, r, case)) for r in range(case.world_size)]
+        for process in ranks:
             process.start()
-            process.join()
-            if process.exitcode == -signal.SIGABRT:  # gloo aborts where more arrives than is expected; NCCL waits
-                write(folder / f"{name}.{rank}", ("stuck", None))
-        wait_for(folder, name, case)
+        running = {process.sentinel: (rank, process) for rank, process in enumerate(ranks)}
+        while running:
+            for sentinel in wait([*running]):
+                rank, process = running.pop(sentinel)
+                process.join()
+                if process.exitcode == -signal.SIGABRT:  # gloo aborts where more arrives than is expected; NCCL waits
+                    write(folder / f"{name}.{rank}", ("stuck", None))
 
 
 if __name__ == "__main__":
