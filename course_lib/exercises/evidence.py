@@ -23,6 +23,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..errors import CourseError
+from ..planner import aligned
 from ..world import Call, RankError, RankReport, Run, World
 from .checking.cases import draw
 from .checking.check import Exercise
@@ -102,12 +103,7 @@ class Incident:
     @property
     def last_calls(self) -> str:
         """The last calls of each rank as a table; empty if no rank failed."""
-        if self.error is None:
-            return ""
-        rows = self._call_rows
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(map(str.rstrip, lines))
+        return aligned(self._call_rows) if self.error else ""
 
     @property
     def _call_rows(self) -> list[tuple[str, ...]]:
