@@ -17,8 +17,7 @@ PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}
 WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("theme", PAPER)
+@pytest.mark.parametrize(("theme", "width"), [("light", 360), ("dark", 1280)])
 def test_the_page_of_a_failed_run_fits_a_phone_and_follows_the_theme(
     page: Page, tmp_path: Path, theme: str, width: int
 ) -> None:
