@@ -1,13 +1,38 @@
+import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from playwright.sync_api import Page
 
 from tests.browser.jupyterlab import JupyterLab, errors, open_lab, open_notebook, outputs, run_all
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def answer(server: JupyterLab, path: str) -> tuple[str, str]:
+    """The address that `path` leads to, and the text found there."""
+    request = urllib.request.Request(server.url + path, headers={"Authorization": f"token {server.token}"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return response.url, response.read().decode()
+
+
+def test_lab_opens_the_first_lesson_without_a_question_and_on_loopback_only(server: JupyterLab) -> None:
+    address, _ = answer(server, "/")
+    assert address == f"{server.url}/lab/tree/00-start-here.ipynb"
+
+    _, files = answer(server, "/api/contents")
+    assert "00-start-here.ipynb" in [file["name"] for file in json.loads(files)["content"]]
+
+    _, settings = answer(server, "/lab/api/settings/@jupyterlab/apputils-extension:notification")
+    assert json.loads(settings)["schema"]["properties"]["fetchNews"]["default"] == "false"
+
+    connections = psutil.Process(server.process.pid).net_connections("inet")
+    listening = {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+    assert listening and listening <= {"127.0.0.1", "::1"}
 
 
 def test_jupyterlab_lists_the_lessons(shared_page: Page, jupyterlab: JupyterLab) -> None:

@@ -1,47 +1,14 @@
 import importlib.metadata
-import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 
 from course_lib.commands import cli, doctor, lab
 from course_lib.commands.doctor import Finding
 from course_lib.errors import CourseError
-from tests.browser.jupyterlab import JupyterLab, served
-
-
-def answer(server: JupyterLab, path: str) -> tuple[str, str]:
-    """The address that `path` leads to, and the text found there."""
-    request = urllib.request.Request(server.url + path, headers={"Authorization": f"token {server.token}"})
-    with urllib.request.urlopen(request, timeout=10) as response:
-        return response.url, response.read().decode()
-
-
-@pytest.mark.slow
-def test_lab_opens_the_first_lesson_without_a_question_and_on_loopback_only(tmp_path: Path) -> None:
-    notebooks = tmp_path / "my lessons"
-    notebooks.mkdir()
-    (notebooks / "00-start-here.ipynb").write_text("{}")
-    command = [sys.executable, "-m", "course_lib.commands.cli", "lab", "--notebooks", str(notebooks)]
-
-    with served(command, tmp_path) as server:
-        address, _ = answer(server, "/")
-        assert address == f"{server.url}/lab/tree/00-start-here.ipynb"
-
-        _, files = answer(server, "/api/contents")
-        assert [file["name"] for file in json.loads(files)["content"]] == ["00-start-here.ipynb"]
-
-        _, settings = answer(server, "/lab/api/settings/@jupyterlab/apputils-extension:notification")
-        assert json.loads(settings)["schema"]["properties"]["fetchNews"]["default"] == "false"
-
-        connections = psutil.Process(server.process.pid).net_connections("inet")
-        listening = {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
-        assert listening and listening <= {"127.0.0.1", "::1"}
 
 
 def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
