@@ -54,8 +54,8 @@ def test_the_cursor_begins_at_the_peak_and_says_bytes_and_line(page: Page, width
 def test_the_cursor_works_in_jupyterlab(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
     notebook = new_notebook(cells=[new_code_cell(CELL)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, notebooks / "cursor.ipynb")
-    open_notebook(shared_page, jupyterlab, "cursor.ipynb")
+    nbformat.write(notebook, notebooks / "scratch.ipynb")
+    open_notebook(shared_page, jupyterlab, "scratch.ipynb")
     run_all(shared_page)
     assert errors(shared_page) == []
 

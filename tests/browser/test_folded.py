@@ -39,9 +39,9 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
     notebook = new_notebook(cells=[imported, asked])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     fold(notebook)
-    nbformat.write(notebook, notebooks / "scaffolding.ipynb")
+    nbformat.write(notebook, notebooks / "scratch.ipynb")
 
-    open_notebook(page, jupyterlab, "scaffolding.ipynb")
+    open_notebook(page, jupyterlab, "scratch.ipynb")
     first, question = page.locator(".jp-CodeCell").all()
     first.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")

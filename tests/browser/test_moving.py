@@ -143,8 +143,8 @@ def test_without_scripts_the_still_is_there(browser: Browser, tmp_path: Path) ->
 
 def test_it_moves_in_jupyterlab_in_both_themes(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
     page = shared_page
-    saved(notebooks, "moving.ipynb", new_code_cell(CELL))
-    open_notebook(page, jupyterlab, "moving.ipynb")
+    saved(notebooks, "scratch.ipynb", new_code_cell(CELL))
+    open_notebook(page, jupyterlab, "scratch.ipynb")
     run_all(page)
     assert errors(page) == []
     frame = page.frame_locator("iframe")
@@ -160,8 +160,8 @@ def test_it_moves_in_jupyterlab_in_both_themes(shared_page: Page, jupyterlab: Ju
 
 
 def test_it_moves_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:
-    saved(notebooks, "moving.ipynb", new_code_cell(CELL))
-    page.goto(f"{server.url}/notebooks/moving.ipynb?token={server.token}")
+    saved(notebooks, "scratch.ipynb", new_code_cell(CELL))
+    page.goto(f"{server.url}/notebooks/scratch.ipynb?token={server.token}")
     wait_until_idle(page)
     run_all(page)
     frame = page.frame_locator("iframe")

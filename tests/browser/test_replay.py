@@ -164,8 +164,8 @@ def test_the_replay_plays_in_jupyterlab_in_both_themes(
     shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
 ) -> None:
     page = shared_page
-    saved(notebooks, "replay.ipynb", new_code_cell(RUN), new_code_cell(FAILURE))
-    open_notebook(page, jupyterlab, "replay.ipynb")
+    saved(notebooks, "scratch.ipynb", new_code_cell(RUN), new_code_cell(FAILURE))
+    open_notebook(page, jupyterlab, "scratch.ipynb")
     run_all(page)
     assert errors(page) == []
 
@@ -182,8 +182,8 @@ def test_the_replay_plays_in_jupyterlab_in_both_themes(
 
 
 def test_the_replay_plays_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:
-    saved(notebooks, "replay.ipynb", new_code_cell(RUN))
-    page.goto(f"{server.url}/notebooks/replay.ipynb?token={server.token}")
+    saved(notebooks, "scratch.ipynb", new_code_cell(RUN))
+    page.goto(f"{server.url}/notebooks/scratch.ipynb?token={server.token}")
     wait_until_idle(page)
     run_all(page)
     frame = page.frame_locator("iframe")

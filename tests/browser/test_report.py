@@ -42,8 +42,8 @@ def test_the_page_of_a_failed_run_fits_a_phone_and_follows_the_theme(
 
 def test_the_page_has_the_theme_of_jupyterlab(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
     page = shared_page
-    saved(notebooks, "report.ipynb", new_code_cell(RUN.replace(".replay()", ".report()")))
-    open_notebook(page, jupyterlab, "report.ipynb")
+    saved(notebooks, "scratch.ipynb", new_code_cell(RUN.replace(".replay()", ".report()")))
+    open_notebook(page, jupyterlab, "scratch.ipynb")
     run_all(page)
     assert errors(page) == []
 
