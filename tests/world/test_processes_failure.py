@@ -70,7 +70,6 @@ def test_ranks_that_died_between_two_runs_are_replaced(capsys) -> None:
     [
         (lambda: list(iter(int, 1)), True),  # in C
         (lambda: time.sleep(1000), False),
-        (lambda: [None for _ in iter(lambda: 0, 1)], False),  # in Python
     ],
 )
 def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch) -> None:
@@ -104,18 +103,6 @@ def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up
     world.timeout = 2.0
     hold_up(3)
     assert list(world.run(rank)) == [0, 1]
-
-
-@pytest.mark.slow
-def test_a_loop_that_catches_everything() -> None:
-    def program() -> None:
-        while True:
-            try:
-                time.sleep(0.01)
-            except BaseException:
-                continue
-
-    assert "both ranks got a new process" in str(failure(program, world_size=2, timeout=0.5))
 
 
 def test_a_stop_in_the_middle_of_an_import_ends_the_process(tmp_path, monkeypatch) -> None:
