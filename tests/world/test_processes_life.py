@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from course_lib.world.processes.output import END_OF_RUN, Output
-from course_lib.world.rank_threads.printing import Lines
+from course_lib.world.rank_threads.printing import FoldedLines, Lines
 
 PROGRAM = """
 import os
@@ -43,8 +43,11 @@ def gone(pids: set[int]) -> bool:
 
 
 @pytest.mark.slow
-def test_no_rank_outlives_a_kernel_that_is_killed() -> None:
-    code = PROGRAM + LOOP.format(loop="while True: pass")
+@pytest.mark.parametrize(
+    "loop", ["while True: pass", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "list(iter(int, 1))"]
+)
+def test_no_rank_outlives_a_kernel_that_is_killed(loop: str) -> None:
+    code = PROGRAM + LOOP.format(loop=loop)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as kernel:
         assert kernel.stdout is not None
         pids = set(map(int, kernel.stdout.readline().split()))
@@ -73,6 +76,16 @@ def test_output_ends_at_the_mark_however_it_is_cut() -> None:
             output.add(0, text[start : start + size])
         output.close()
         assert output.ended == {0} and output.texts == ["a\0b\n"]
+
+
+def test_a_line_without_an_end_is_printed_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(1, FoldedLines(1))
+    for _ in range(300):
+        output.add(0, b"1" * 1000)
+        output.show_when_due()
+    assert capsys.readouterr().out.count("[rank 0] 1") == 2
+    output.close()
+    assert output.texts == ["1" * 300_000]
 
 
 @pytest.mark.slow

@@ -42,11 +42,16 @@ from .output import END_OF_RUN, StandardError
 from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
 
+PR_SET_PDEATHSIG = 1
+"""The number by which Linux knows this option: a signal to this process when its parent dies."""
+
 
 def main(wire: Connection, output: Connection, stack: Connection) -> None:
     """Run jobs until the kernel is gone. All that the process prints goes to `output`; a crash writes the stack of the
     Python code to `stack`."""
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
+    if sys.platform == "linux":  # end with the fork server, which ends with the kernel, even while suspended
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one
     gc.freeze()  # the collector must not write to memory shared with the fork server, which would copy it
     faulthandler.enable(stack.fileno(), all_threads=False)
