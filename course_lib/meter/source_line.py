@@ -36,7 +36,7 @@ class SourceLine(NamedTuple):
 
     @staticmethod
     def of(frame: FrameType) -> SourceLine:
-        """Return the line that `frame` is at. A comprehension is a part of the function around it, as in Python 3.12."""
+        """Return the line that `frame` is at. A comprehension belongs to the function around it, as in Python 3.12."""
         function = frame
         while function.f_code.co_name in _COMPREHENSIONS and function.f_back is not None:
             function = function.f_back

@@ -58,8 +58,8 @@ def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
 
 
 def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call], since: float = inf) -> bool:
-    """Return whether a rank went past `line` without a call there. It has made `calls`, and is `now_at` a line, to which
-    it came at `since`.
+    """Return whether a rank went past `line` without a call there. It has made `calls`, and is `now_at` a line, since
+    the moment `since`.
 
     The two branches of an `if` are written one after the other, and a rank takes one of them. So lines of two branches
     prove nothing. A rank that is before `line` went past it if it is there for the second time.

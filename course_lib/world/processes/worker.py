@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
@@ -50,12 +51,23 @@ def main(wire: Connection, output: Connection, stack: Connection) -> None:
     """Run jobs until the kernel is gone. All that the process prints goes to `output`; a crash writes the stack of the
     Python code to `stack`."""
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
-    if sys.platform == "linux":  # end with the fork server, which ends with the kernel, even while suspended
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _end_with_the_kernel()
     multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one
     gc.freeze()  # the collector must not write to memory shared with the fork server, which would copy it
     faulthandler.enable(stack.fileno(), all_threads=False)
     Worker(wire, output).serve()
+
+
+def _end_with_the_kernel() -> None:
+    """Let Linux kill this process when its parent has died, the fork server, even if the process is suspended then.
+
+    The fork server ends when nobody holds the pipe that the kernel has opened for it. A worker gets a copy of it.
+    """
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Worker:
