@@ -9,7 +9,9 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from course_lib import World
 from course_lib.world.processes.output import END_OF_RUN, Output
+from course_lib.world.processes.rank import STOP
 from course_lib.world.rank_threads.printing import FoldedLines, Lines
 
 PROGRAM = """
@@ -65,6 +67,12 @@ def test_a_script_without_a_guard_runs_once_chooses_its_own_start_method_and_end
     pids = set(map(int, done.stdout.split()))
     assert len(pids) == 3 and done.stderr == ""
     assert gone(pids)
+
+
+def test_a_rank_can_be_stopped_after_a_function_that_took_the_signal() -> None:
+    world = World(1, backend="processes")
+    world.run(lambda: signal.signal(STOP, signal.SIG_IGN) and None)
+    assert world.run(lambda: signal.getsignal(STOP).__name__)[0] == "_stop"
 
 
 def test_output_ends_at_the_mark_however_it_is_cut() -> None:

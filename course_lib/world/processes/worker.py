@@ -63,7 +63,7 @@ def _end_with_the_kernel() -> None:
 
     The fork server ends when nobody holds the pipe that the kernel has opened for it. A worker gets a copy of it.
     """
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None
     if sys.platform == "linux":
@@ -86,7 +86,6 @@ class Worker:
         self._imports = FreshImports()
 
     def serve(self) -> None:
-        signal.signal(STOP, self._stop)
         sys.unraisablehook = without_stopped(sys.unraisablehook)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
         while True:
@@ -185,6 +184,7 @@ class Worker:
 
     def _prepare(self, job: Job) -> None:
         """Make this process like a new one, started by the kernel, or by hand if it is on another machine."""
+        signal.signal(STOP, self._stop)  # the last function may have replaced it
         _print_to(self._output_fd)
         os.environ.clear()
         os.environ.update(_nccl(job.interface) | (self._environ if job.folder is None else {}) | dict(job.environ))
