@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _for_terminal(error: BaseException) -> str:
     """Return the text of an error, which is written for notebooks, as a terminal needs it."""
-    text = str(error)
+    text = re.sub(r"\nNote: .* got a new process\..*", "", str(error))  # each run of the command has new ones
     for words, option in _OPTIONS.items():
         text = text.replace(words, option)
     return text

@@ -23,6 +23,8 @@ _FOLDERS = {
 }
 _LIBRARY = (*(os.path.join(path, "") for path in _FOLDERS), "<frozen", "<eval_with_key>")  # the last: torch.compile's
 
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
+
 
 class SourceLine(NamedTuple):
     """A line of the learner's code."""
@@ -34,8 +36,11 @@ class SourceLine(NamedTuple):
 
     @staticmethod
     def of(frame: FrameType) -> SourceLine:
-        """Return the line that `frame` is at."""
-        return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        """Return the line that `frame` is at. A comprehension belongs to the function around it, as in Python 3.12."""
+        function = frame
+        while function.f_code.co_name in _COMPREHENSIONS and function.f_back is not None:
+            function = function.f_back
+        return SourceLine(frame.f_code.co_filename, frame.f_lineno, function.f_code.co_name)
 
     @property
     def source(self) -> str:

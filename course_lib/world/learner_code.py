@@ -62,6 +62,18 @@ def hooked_line() -> SourceLine | None:
     return None
 
 
+def library_function(line: SourceLine) -> str:
+    """Return the library function, on the caller's stack, that the learner's `line` calls by its name; empty if there
+    is none, as where the line calls a module."""
+    called, found = set(re.findall(r"(\w+)\(", line.source)), ""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_learners(frame.f_code):
+        if frame.f_code.co_name in called:
+            found = frame.f_code.co_name
+        frame = frame.f_back
+    return "" if frame is None else found
+
+
 def source_line_on(frame: FrameType) -> SourceLine | None:
     """Return the innermost line of the learner's code on the stack of `frame`, with its caller.
 

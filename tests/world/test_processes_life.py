@@ -9,8 +9,10 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from course_lib import World
 from course_lib.world.processes.output import END_OF_RUN, Output
-from course_lib.world.rank_threads.printing import Lines
+from course_lib.world.processes.rank import STOP
+from course_lib.world.rank_threads.printing import FoldedLines, Lines
 
 PROGRAM = """
 import os
@@ -43,8 +45,11 @@ def gone(pids: set[int]) -> bool:
 
 
 @pytest.mark.slow
-def test_no_rank_outlives_a_kernel_that_is_killed() -> None:
-    code = PROGRAM + LOOP.format(loop="while True: pass")
+@pytest.mark.parametrize(
+    "loop", ["while True: pass", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "list(iter(int, 1))"]
+)
+def test_no_rank_outlives_a_kernel_that_is_killed(loop: str) -> None:
+    code = PROGRAM + LOOP.format(loop=loop)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as kernel:
         assert kernel.stdout is not None
         pids = set(map(int, kernel.stdout.readline().split()))
@@ -64,6 +69,12 @@ def test_a_script_without_a_guard_runs_once_chooses_its_own_start_method_and_end
     assert gone(pids)
 
 
+def test_a_rank_can_be_stopped_after_a_function_that_took_the_signal() -> None:
+    world = World(1, backend="processes")
+    world.run(lambda: signal.signal(STOP, signal.SIG_IGN) and None)
+    assert world.run(lambda: signal.getsignal(STOP).__name__)[0] == "_stop"
+
+
 def test_output_ends_at_the_mark_however_it_is_cut() -> None:
     text = b"a\0b\n" + END_OF_RUN
     for size in range(1, len(text) + 1):
@@ -73,6 +84,16 @@ def test_output_ends_at_the_mark_however_it_is_cut() -> None:
             output.add(0, text[start : start + size])
         output.close()
         assert output.ended == {0} and output.texts == ["a\0b\n"]
+
+
+def test_a_line_without_an_end_is_printed_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(1, FoldedLines(1))
+    for _ in range(300):
+        output.add(0, b"1" * 1000)
+        output.show_when_due()
+    assert capsys.readouterr().out.count("[rank 0] 1") == 2
+    output.close()
+    assert output.texts == ["1" * 300_000]
 
 
 @pytest.mark.slow

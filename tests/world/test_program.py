@@ -245,6 +245,13 @@ def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tm
         world(2).run_file(write(program), str(tmp_path / "box"))
 
 
+def test_a_program_that_starts_its_ranks_without_a_guard_fails_at_that_line(write) -> None:
+    program = write("import torch.multiprocessing as mp\ndef work(rank): pass\nmp.spawn(work, nprocs=2)")
+    with pytest.raises(RankError, match=r"RuntimeError: \n*An attempt has been made to start a new process") as caught:
+        World(2, backend="processes").run_file(program)
+    assert "program.py line 3, at the top level:  mp.spawn" in str(caught.value)
+
+
 def test_a_program_that_starts_no_ranks_is_refused(write) -> None:
     program = write("import torch.multiprocessing as mp\nif False:\n    mp.spawn(print, nprocs=2)")
     with pytest.raises(CourseError, match=r"contains calls that start ranks, such as mp\.spawn, and made none of them"):

@@ -40,6 +40,7 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 _CONTAINERS = (list, tuple, Mapping)
+_LEAVES = frozenset({int, float, bool, str, type(None), torch.ScriptObject})  # frequent; to ask for a Mapping is slow
 
 
 def tensors_in(value: Any, containers: tuple[int, ...] = ()) -> Iterator[Tensor]:
@@ -51,5 +52,5 @@ def tensors_in(value: Any, containers: tuple[int, ...] = ()) -> Iterator[Tensor]
         for item in list(value.values()) if isinstance(value, Mapping) else value:
             if isinstance(item, Tensor):  # as above, without one more generator
                 yield item
-            else:
+            elif type(item) not in _LEAVES:
                 yield from tensors_in(item, containers)

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -54,6 +54,7 @@ class Call(CommCall):
     shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that the ranks must agree on
     layout: torch.layout = torch.strided  # of the same tensors: strided, or a sparse one
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
+    inside: str = ""  # the library function that makes the call, if the learner's line calls it by its name
     hooked: SourceLine | None = None  # the line inside which the library called the hook that made the call
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
@@ -81,6 +82,13 @@ class Call(CommCall):
             return f"{self.variant} on a group of others"
         where = "" if self.group_name == DEFAULT_GROUP else f" in group {list(self.ranks)}"
         return f"{self.variant} #{self.number}{where}"
+
+    def with_match(self, number: int) -> Self:
+        """Return the call as a part of the pending call with this number. `dataclasses.replace` would take ten times as
+        long."""
+        call = object.__new__(type(self))
+        vars(call).update(vars(self), match=number)
+        return call
 
     @property
     def tensors(self) -> str:

@@ -126,7 +126,7 @@ class Coordinator:
 
     def _join(self, rank: int, pending: PendingCall, call: Call, proceed: Callable[[], object]) -> None:
         detail = pending.disagreement(call)
-        pending.calls[rank] = replace(call, match=pending.number)
+        pending.calls[rank] = call.with_match(pending.number)
         pending.proceed.append(proceed)
         if detail:
             self._break(pending, Fault(kind="mismatch", ranks=tuple(pending.calls), calls=pending.calls, detail=detail))

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..error_report import Unfinished
-from ..learner_code import hooked_line, learner_line
+from ..learner_code import hooked_line, learner_line, library_function
 from ..torch_hooks import private
 from .call import DEFAULT_GROUP, OPS, Call, Progress, described
 from .validation import check
@@ -72,12 +72,14 @@ class CallRecorder:
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""
+        line = learner_line(self._thread)
         return Call(
             variant=variant,
             rank=self._rank,
             ranks=ranks,
             group_name=group_name,
-            line=learner_line(self._thread),
+            line=line,
+            inside=library_function(line),
             hooked=hooked_line(),
             issued=time.perf_counter() - self._started,
             unfinished=Unfinished.of(sys.exception()),

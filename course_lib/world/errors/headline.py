@@ -7,7 +7,7 @@ from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
-from .rank_error import written
+from .rank_error import hidden, is_named, written
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -69,10 +69,11 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
             f"{first.variant} has to go.",
         )
-    order = "make the call at that line" if written(first) == "call" else f"call {first.variant}"
+    order = "make the call at that line" if written(first) == "call" else f"call {written(first)}"
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must {order}: look for an `if` or a `return` that keeps {gone} from it.",
+        f"every rank of the group must {order}: look for an `if` or a `return` that keeps {gone} from it."
+        f"{hidden([first])}",
     )
 
 
@@ -89,11 +90,13 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     headline = f"deadlock: {who(fault.ranks, world_size)} wait for each other"
     if "new_group" in ops:
         return headline, NEW_GROUP
-    if ops <= {"send", "recv"} and all(written(call) == "call" for call in calls):
+    if ops <= {"send", "recv"} and not any(map(is_named, calls)):
         return headline, (
             "torch makes these calls inside the lines above: compare what each rank passes to them, such as the number "
             "of micro-batches."
         )
+    if ops in ({"send"}, {"recv"}) and not any(call.inside == call.op for call in calls):  # they may go on
+        return headline, "give each isend its irecv: compare the peers and tags that each rank names in these lines."
     if ops in ({"send"}, {"recv"}):
         return headline, (
             f"let some ranks {'recv' if ops == {'send'} else 'send'} first (for example the even ones), "
@@ -149,7 +152,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     if fault.detail == "collective":
         return (
             f"the ranks call different collectives at the same point: {sides}",
-            "let every rank make the same calls, in the same order.",
+            f"let every rank make the same calls, in the same order.{hidden(calls)}",
         )
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"

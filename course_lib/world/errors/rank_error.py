@@ -1,9 +1,11 @@
 """`RankError`: the exception for a failed run, with functions that quote the learner's lines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+import torch.distributed as dist
 
 from ...errors import CourseError, wrapped
 from ...meter import MemoryReport, Replay, SourceLine, film
@@ -128,6 +130,18 @@ def quoted(source_line: SourceLine | None) -> str:
     return f"{text}, called from {quoted(source_line.caller)}" if source_line.caller else text
 
 
+def is_named(call: Call) -> bool:
+    """Return whether the learner's line names the call. If not, torch makes the call inside that line."""
+    return call.variant in call.line.source or not call.line.source
+
+
 def written(call: Call) -> str:
-    """Return the name of a call if the learner's line has it, and `call` if torch makes the call inside that line."""
-    return call.variant if call.variant in call.line.source or not call.line.source else "call"
+    """Return what the learner's line calls: the collective, or the library function that makes it; `call` if the line
+    names neither."""
+    return call.inside or (call.variant if is_named(call) else "call")
+
+
+def hidden(calls: Iterable[Call]) -> str:
+    """Return a sentence on the functions that make `calls` inside, and whose names do not say so; empty if none do."""
+    names = dict.fromkeys(call.inside for call in calls if call.inside and not hasattr(dist, call.inside))
+    return f" {' and '.join(names)} call{'s' if len(names) == 1 else ''} collectives." if names else ""

@@ -3,12 +3,13 @@
 import ast
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 from ...errors import who
 from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
-from .rank_error import written
+from .rank_error import hidden, written
 
 
 def own_line(source_line: SourceLine) -> SourceLine:
@@ -39,10 +40,12 @@ def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]])
         without = [
             rank
             for rank, other in sorted(meeting.items())
-            if went_past(line, own_line(other.line), calls[rank]) or _is_inside(call, other.line, calls[rank])
+            if went_past(line, own_line(other.line), calls[rank], other.issued)
+            or _is_inside(call, other.line, calls[rank])
         ]
         if without:
-            return f"make the {written(call)} at {line} on every rank or on none: {who(without)} went on without it."
+            make = f"make the {written(call)} at {line} on every rank or on none"
+            return f"{make}: {who(without)} went on without it.{hidden([call])}"
     return ""
 
 
@@ -54,8 +57,9 @@ def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
     return line._replace(caller=None) == call.hooked and all(one.line != call.line for one in theirs)
 
 
-def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:
-    """Return whether a rank went past `line` without a call there. It has made `calls`, and is `now_at` a line.
+def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call], since: float = inf) -> bool:
+    """Return whether a rank went past `line` without a call there. It has made `calls`, and is `now_at` a line, since
+    the moment `since`.
 
     The two branches of an `if` are written one after the other, and a rank takes one of them. So lines of two branches
     prove nothing. A rank that is before `line` went past it if it is there for the second time.
@@ -65,7 +69,7 @@ def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bo
     if any(own_line(call.line) == line for call in calls):
         return False
     tree = _tree(line.filename)
-    if line.line >= now_at.line and not _came_round(tree, line, now_at, calls):
+    if line.line >= now_at.line and not _came_round(tree, line, now_at, calls, since):
         return False
     for node in ast.walk(tree):
         both = [_spans(node, line), _spans(node, now_at)] if isinstance(node, ast.stmt) else [False]
@@ -76,15 +80,19 @@ def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bo
     return bool(tree.body) and not any(_parts(branches, *sorted((line, now_at))) for branches in _branches(tree))
 
 
-def _came_round(tree: ast.Module, line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:
+def _came_round(tree: ast.Module, line: SourceLine, now_at: SourceLine, calls: Sequence[Call], since: float) -> bool:
     """Return whether a rank is `now_at` a line for the second time, and `line` comes between the two.
 
-    That is certain only if each visit makes one call there: it calls directly, and in no loop that ends before `line`.
+    That is certain if its call before was further down, or if each visit makes one call there: it calls directly. And
+    it does so in no loop that ends before `line`.
     """
     here = [call for call in calls if own_line(call.line) == now_at]
     direct = all(call.line == now_at and call.variant in now_at.source for call in here)
+    before = [own_line(call.line) for call in calls if call.issued < since]
+    lines = [one.line for one in before if (one.filename, one.function) == (now_at.filename, now_at.function)]
     loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and _spans(node, now_at)]
-    return len(here) > 1 and direct and all(_spans(loop, line) for loop in loops)
+    again = (len(here) > 1 and direct) or (len(lines) > 0 and lines[-1] > now_at.line)
+    return again and all(_spans(loop, line) for loop in loops)
 
 
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -5,7 +5,7 @@ import re
 import time
 from typing import Any
 
-from ..rank_threads.printing import Lines, Printed
+from ..rank_threads.printing import LONGEST, Lines, Printed
 
 END_OF_RUN = b"\0course: end of run\0"
 """The worker's last output of a run. It is not shown."""
@@ -51,14 +51,17 @@ class Output:
         self._unshown[rank] = unshown
 
     def show_when_due(self) -> None:
-        """Print the complete lines, if an update is due."""
+        """Print the complete lines, and the beginning of a very long one, if an update is due."""
         now = time.monotonic()
         if now < self._due:
             return
         self._due = now + self._lines.every
         for rank, written in enumerate(self._unshown):
-            whole, newline, self._unshown[rank] = written.rpartition(b"\n")
-            self._show(rank, whole + newline)
+            end = written.rfind(b"\n") + 1
+            if len(written) - end > LONGEST and _may_end(written):
+                end = len(written)
+            self._unshown[rank] = written[end:]
+            self._show(rank, written[:end])
         self._lines.update()
 
     def close(self) -> None:
@@ -74,3 +77,8 @@ class Output:
                 text = part.decode(errors="replace")
                 kept = self._shown[rank].add(text)
                 self._lines.add(rank, kept if self._lines.every else text, errors=self._in_errors[rank])
+
+
+def _may_end(written: bytes) -> bool:
+    """Return whether output can be cut at its end: in no character, and in none of the marks above."""
+    return written[-1:].isascii() and b"\0" not in written[-len(END_OF_RUN) :]

@@ -177,7 +177,7 @@ class RunLoop:
     def _matched(self, rank: int, index: int, call: Call) -> Call:
         """Return the call with its match: the rank does not know which calls belong together."""
         pending = self._calls.get((rank, index))
-        return call if pending is None else replace(call, match=pending.number)
+        return call if pending is None else call.with_match(pending.number)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

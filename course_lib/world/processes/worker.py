@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
@@ -42,15 +43,31 @@ from .output import END_OF_RUN, StandardError
 from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
 
+PR_SET_PDEATHSIG = 1
+"""The number by which Linux knows this option: a signal to this process when its parent dies."""
+
 
 def main(wire: Connection, output: Connection, stack: Connection) -> None:
     """Run jobs until the kernel is gone. All that the process prints goes to `output`; a crash writes the stack of the
     Python code to `stack`."""
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
+    _end_with_the_kernel()
     multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one
     gc.freeze()  # the collector must not write to memory shared with the fork server, which would copy it
     faulthandler.enable(stack.fileno(), all_threads=False)
     Worker(wire, output).serve()
+
+
+def _end_with_the_kernel() -> None:
+    """Let Linux kill this process when its parent has died, the fork server, even if the process is suspended then.
+
+    The fork server ends when nobody holds the pipe that the kernel has opened for it. A worker gets a copy of it.
+    """
+    server: Any = forkserver._forkserver
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Worker:
@@ -69,7 +86,6 @@ class Worker:
         self._imports = FreshImports()
 
     def serve(self) -> None:
-        signal.signal(STOP, self._stop)
         sys.unraisablehook = without_stopped(sys.unraisablehook)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
         while True:
@@ -168,6 +184,7 @@ class Worker:
 
     def _prepare(self, job: Job) -> None:
         """Make this process like a new one, started by the kernel, or by hand if it is on another machine."""
+        signal.signal(STOP, self._stop)  # the last function may have replaced it
         _print_to(self._output_fd)
         os.environ.clear()
         os.environ.update(_nccl(job.interface) | (self._environ if job.folder is None else {}) | dict(job.environ))

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from multiprocessing import current_process
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -155,8 +156,13 @@ class Program:
         main = ModuleType(name)
         vars(main).update(__file__=self.path, __builtins__=builtins, __spec__=spec)
         vars(main).update(__package__=spec.parent if spec else None, __cached__=None)
+        process: Any = current_process()
         with is_main(main):
-            exec(self.code(), vars(main))
+            process._inheriting = name == "__mp_main__"  # Python then refuses to start processes without a guard
+            try:
+                exec(self.code(), vars(main))
+            finally:
+                process._inheriting = False
             yield
 
     def variables(self) -> dict[str, str]:

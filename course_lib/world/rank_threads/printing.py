@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ...errors import who
 
 OUTPUT_LIMIT = 1_000_000  # the most characters kept of a rank's output; the rest is counted and dropped
+LONGEST = 100_000  # the most characters that wait for the end of their line; a longer line is printed in parts
 FOLD = 0.25  # seconds that a line waits for the same line of other ranks
 AHEAD = 100  # lines of a rank that are compared with the next line of another
 MOST_LINES = 400  # of each rank on a page: half of them from the beginning, half from the end
@@ -89,7 +90,10 @@ class FoldedLines(Lines):
 
     def add(self, rank: int, text: str, *, errors: bool = False) -> None:
         now = time.monotonic()
-        *lines, self._begun[rank, errors] = (self._begun[rank, errors] + text).split("\n")
+        *lines, begun = (self._begun[rank, errors] + text).split("\n")
+        if len(begun) > LONGEST:
+            lines, begun = [*lines, begun], ""
+        self._begun[rank, errors] = begun
         for line in lines:  # of a progress bar, which returns to the start of its line, only the end
             self._lines[rank].append(_Line(line.rstrip("\r").rpartition("\r")[2], errors, now))
 

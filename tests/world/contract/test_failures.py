@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 
 from course_lib import RankError
 from tests.world.programs import failure, rank
@@ -587,8 +588,8 @@ def gathers_a_whole_tensor_on_one_rank():
       rank 1 returned
       rank 0 waited in all_gather_single_coalesced #1 at test_failures.py line _, in gathers_a_whole_tensor_on_one_rank:
             return weight.full_tensor()
-    Next: every rank of the group must make the call at that line: look for an `if` or a `return` that keeps rank 1 from
-            it.
+    Next: every rank of the group must call full_tensor: look for an `if` or a `return` that keeps rank 1 from it.
+            full_tensor calls collectives.
     """
     weight = distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])
     if rank() == 0:
@@ -679,6 +680,73 @@ def logs_in_a_hook_of_one_rank() -> None:
     if rank() == 0:
         net[0].register_forward_hook(log)
     net(torch.ones(2, 4))
+
+
+@fails("deadlock", ranks=3)
+def receives_from_the_wrong_side() -> None:
+    """deadlock: all 3 ranks wait for each other
+      rank 0 waited in send to rank 1 at test_failures.py line _, in receives_from_the_wrong_side:  works =
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
+      rank 1 waited in send to rank 2 at test_failures.py line _, in receives_from_the_wrong_side:  works =
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
+      rank 2 waited in send to rank 0 at test_failures.py line _, in receives_from_the_wrong_side:  works =
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
+    Next: give each isend its irecv: compare the peers and tags that each rank names in these lines.
+    """
+    x, y, right = torch.ones(1), torch.empty(1), (rank() + 1) % 3
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
+    for work in works:
+        work.wait()
+
+
+@fails("mismatch", ranks=2)
+def gathers_in_a_comprehension_on_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_gather_single_coalesced #1; rank 1: barrier
+            #1
+      rank 0 called all_gather_single_coalesced #1 at test_failures.py line _, in
+            gathers_in_a_comprehension_on_one_rank:  {name: one.full_tensor() for name, one in state.items()}
+      rank 1 called barrier #1 at test_failures.py line _, in gathers_in_a_comprehension_on_one_rank:  dist.barrier()
+    Next: make the full_tensor at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+            full_tensor calls collectives.
+    """
+    state = {"weight": distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])}
+    if rank() == 0:
+        {name: one.full_tensor() for name, one in state.items()}
+    dist.barrier()
+
+
+@fails("mismatch", ranks=2)
+def clips_between_two_steps_of_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #1; rank 1: all_gather_single #2
+      rank 0 called all_reduce #1 at test_failures.py line _, in clips_between_two_steps_of_one_rank:
+            clip_grad_norm_(net.parameters(), 1.0)
+      rank 1 called all_gather_single #2 at test_failures.py line _, in clips_between_two_steps_of_one_rank:  loss =
+            net(torch.ones(2, 4)).sum()
+    Next: make the clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+            clip_grad_norm_ calls collectives.
+    """
+    net = fully_shard(torch.nn.Linear(4, 4))
+    for _ in range(2):
+        loss = net(torch.ones(2, 4)).sum()
+        loss.backward()
+        if rank() == 0:
+            clip_grad_norm_(net.parameters(), 1.0)
+
+
+@fails("mismatch", ranks=2)
+def clips_on_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #1; rank 1: barrier #1
+      rank 0 called all_reduce #1 at test_failures.py line _, in clips_on_one_rank:  clip_grad_norm_(net.parameters(),
+            1.0)
+      rank 1 called barrier #1 at test_failures.py line _, in clips_on_one_rank:  dist.barrier()
+    Next: make the clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+            clip_grad_norm_ calls collectives.
+    """
+    net = fully_shard(torch.nn.Linear(4, 4))
+    net(torch.ones(2, 4)).sum().backward()
+    if rank() == 0:
+        clip_grad_norm_(net.parameters(), 1.0)
+    dist.barrier()
 
 
 @fails("mismatch", ranks=2)

@@ -12,7 +12,14 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    StateDictType,
+    fully_shard,
+)
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -204,6 +211,25 @@ def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
         run = gpus(2).run(program, **options)
         assert [(held, device) for held, device, _ in run] == [(1024, "cuda")] * 2  # a shard of each of two layers
         assert all(norm > 0 for _, _, norm in run)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP.state_dict_type:FutureWarning")
+def test_fsdp1_offloads_a_whole_state_dict_to_the_host(gpus) -> None:
+    def program():
+        torch.cuda.set_device(dist.get_rank())
+        model = FullyShardedDataParallel(
+            mlp(), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=dist.get_rank()
+        )
+        options = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+        with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, options):
+            state = model.state_dict()
+        return {name: (value.device.type, value) for name, value in state.items()}
+
+    whole, nothing = gpus(2).run(program)
+    assert nothing == {}
+    assert {name: device for name, (device, _) in whole.items()} == dict.fromkeys(mlp().state_dict(), "cpu")
+    for name, (_, value) in whole.items():
+        torch.testing.assert_close(value, mlp().state_dict()[name])
 
 
 def test_float16_autocast_computes_in_bfloat16_and_the_scaler_steps(gpus) -> None:

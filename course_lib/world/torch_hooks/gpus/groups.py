@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.distributed import checkpoint, device_mesh, utils
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint import state_dict_saver
-from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
+from torch.distributed.fsdp import FullyShardedDataParallel, _flat_param, _init_utils
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from ..patching import Replacement
-from .devices import CPU, Gpus, by_torch, put, without
+from .devices import CPU, Gpus, by_torch, placing, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
@@ -136,6 +136,18 @@ def _of_fsdp() -> Iterator[Replacement]:
             held = tensor.detach()
             if (moved := put(held)) is not held:
                 tensor.data = moved
+
+    # A state dict that is offloaded to the CPU needs a copy: FSDP frees what is on the GPU.
+    handle: Any = _flat_param.FlatParamHandle
+    move_flat = handle.flat_param_to
+
+    def flat_param_to(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not self.is_sharded(self.flat_param):
+            with placing(False):
+                self.flat_param.data = self.flat_param.data.clone()
+        move_flat(self, *args, **kwargs)
+
+    yield handle, "flat_param_to", flat_param_to
 
     # On a GPU, FSDP2's CPU offload moves a gradient to the host before it makes a DTensor of it.
     part: Any = _fsdp_param.FSDPParam
