@@ -39,6 +39,21 @@ def test_the_traceback_has_the_lines_of_a_cell(world) -> None:
     assert 'raise KeyError("in a cell")' in lines(error)[1]
 
 
+def test_a_text_that_ends_the_rank_is_left_out(world) -> None:
+    class Textless(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(1)
+
+        __repr__ = __str__
+
+    def program() -> None:
+        raise SystemExit(Textless()) if dist.get_rank() else Textless
+
+    shown = lines(failure(world(2), program))
+    assert shown[0] == "rank 0 of 2 raised Textless: <no text: its __str__ raised SystemExit>"
+    assert shown[2].startswith("  rank 1 raised SystemExit: <no text: its __str__ raised SystemExit>")
+
+
 def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world) -> None:
     shown = lines(failure(world(1), partial(torch.zeros, -1)))
     assert shown[1:] == [
