@@ -46,12 +46,12 @@ def test_a_text_that_ends_the_rank_is_left_out(world) -> None:
 
         __repr__ = __str__
 
-    def program() -> None:
-        raise SystemExit(Textless()) if dist.get_rank() else Textless
+    def program(exit: bool) -> None:
+        raise SystemExit(Textless()) if exit else Textless
 
-    shown = lines(failure(world(2), program))
-    assert shown[0] == "rank 0 of 2 raised Textless: <no text: its __str__ raised SystemExit>"
-    assert shown[2].startswith("  rank 1 raised SystemExit: <no text: its __str__ raised SystemExit>")
+    told = "<no text: its __str__ raised SystemExit>"
+    assert lines(failure(world(1), partial(program, False)))[0] == f"rank 0 of 1 raised Textless: {told}"
+    assert lines(failure(world(1), partial(program, True)))[0] == f"rank 0 ended with sys.exit({told})"
 
 
 def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world) -> None:
