@@ -131,8 +131,8 @@ class _Client(NotebookClient):
 
 
 def handed_in(source: str) -> list[str]:
-    """Return the exercises that a cell hands in, by the names of today, even if it is not valid Python: with a magic, or
-    a typo."""
+    """Return the exercises that a cell hands in, by today's names, even if it is not valid Python: with a magic, or a
+    typo."""
     try:
         ast.parse(source)
         names = named(source, "exercise")
