@@ -73,7 +73,7 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.config:
         try:
             config = json.loads(name.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CourseError(f"--config {name}: {error}. Name a model's config.json.") from error
         return {"model": planner.Transformer.from_config(config)}, ["--config", str(name)]
     if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])", name, re.IGNORECASE):

@@ -93,11 +93,11 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return "0" if error.code is None else repr(error.code)
     try:
+        if isinstance(error, SystemExit):
+            return "0" if error.code is None else repr(error.code)
         return str(error).strip()
-    except Exception as broken:  # raised by a __str__ of the learner's
+    except BaseException as broken:  # raised by a __str__ of the learner's, or a __repr__; sys.exit, too
         return f"<no text: its __str__ raised {type(broken).__name__}>"
 
 

@@ -1,5 +1,7 @@
 """`Transformer.from_config`: Hugging Face's `config.json`, and the published numbers of parameters."""
 
+from typing import Any
+
 import pytest
 
 from course_lib.planner import MODELS, Transformer, plan
@@ -85,8 +87,13 @@ def test_a_text_model_inside_another_is_found() -> None:
         ),
         ({}, "config.json of no known architecture: without num_hidden_layers or n_layer, hidden_size or n_embd"),
         (LLAMA | {"kv_lora_rank": 512, "model_type": "deepseek_v3"}, "deepseek_v3: kv_lora_rank describes layers that"),
+        ([], "config.json: it has no keys"),
+        (LLAMA | {"hidden_size": "4096"}, "hidden_size='4096': it has to be a whole number"),
+        (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: it has to be a whole number, from 0 to"),
+        (MIXTRAL | {"intermediate_size": [1, 2]}, r"intermediate_size=\[1, 2\]: it has to be a whole number"),
+        (MIXTRAL | {"num_experts_per_tok": None}, "config.json of mixtral: without num_experts_per_tok"),
     ],
 )
-def test_an_unknown_architecture_is_refused(config: dict[str, object], message: str) -> None:
+def test_an_unknown_architecture_is_refused(config: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Transformer.from_config(config)

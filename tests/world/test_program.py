@@ -308,6 +308,12 @@ def test_a_program_leaves_nothing_in_a_ranks_process(write) -> None:
     assert list(found) == [(False, False)] * 2
 
 
+def test_a_program_that_deletes_its_main_module_takes_no_other(world, write) -> None:
+    main = sys.modules["__main__"]
+    world(1).run_file(write("import sys; del sys.modules['__main__']"))
+    assert sys.modules["__main__"] is main
+
+
 def test_a_changed_module_next_to_a_program_is_read_again(world, write) -> None:
     program = write("import changing; print(changing.VALUE)")
     for value in ("1", "20"):

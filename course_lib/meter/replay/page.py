@@ -44,7 +44,7 @@ class Replay:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, which any browser opens."""
-        Path(path).write_text(self.html, encoding="utf-8")
+        Path(path).write_text(self.html, encoding="utf-8", errors="replace")
 
     def __repr__(self) -> str:
         return text(self._film, self._captions)

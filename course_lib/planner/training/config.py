@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .checks import PlanError
+from .checks import PlanError, whole
 
 _KEYS = {
     "layers": ("num_hidden_layers", "n_layer"), "hidden": ("hidden_size", "n_embd"), "vocab": ("vocab_size",),
@@ -11,6 +11,11 @@ _KEYS = {
     "ffn": ("intermediate_size", "n_inner"),
 }  # fmt: skip
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts")
+_NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
+    *_EXPERTS, "num_key_value_heads", "head_dim", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "n_shared_experts", "num_experts_per_tok", "first_k_dense_replace",
+]  # fmt: skip
+_MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "glm4")
 _BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
@@ -22,15 +27,24 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `Transformer`.
 
     Raises:
-        ValueError: keys are missing, or it is no decoder whose layers are all attention and feed-forward layer.
+        PlanError: keys are missing, numbers are none, or it is no decoder whose layers are all attention and
+            feed-forward layer.
     """
-    config = config.get("text_config", config)
+    config = config.get("text_config", config) if isinstance(config, Mapping) else config
+    if not isinstance(config, Mapping):
+        raise PlanError("config.json: it has no keys. Give the file that belongs to a model's weights.")
+    config = {**config, **{
+        key: whole(key, config[key], least=0, most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
+        for key in _NUMBERS if config.get(key) is not None
+    }}  # fmt: skip
     kind = config.get("model_type", "")
     names = {name: next((key for key in keys if config.get(key)), None) for name, keys in _KEYS.items()}
     if kind == "gpt2":
         config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
         names["ffn"] = "n_inner"
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
+    count = next((config[key] for key in _EXPERTS if config.get(key)), 0)
+    missing += ["num_experts_per_tok"] if count and not config.get("num_experts_per_tok") else []
     if missing:
         raise PlanError(
             f"config.json of {kind or 'no known architecture'}: without {', '.join(missing)}. Add these keys, or give "
@@ -42,7 +56,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
             "latent attention or a state space. Give a number of parameters instead, params=..."
         )
-    found: dict[str, Any] = {name: int(config[key]) for name, key in names.items() if key}
+    found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
     heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     gated = config.get("hidden_act") in _GATED or kind in _GATED_GELU
@@ -53,7 +67,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
         "tied": bool(config.get("tie_word_embeddings", kind in ("gpt2", *_GATED_GELU))),
     }  # fmt: skip
-    if count := next((config[key] for key in _EXPERTS if config.get(key)), 0):
+    if count:
         width = config.get("moe_intermediate_size") or found["ffn"]
         shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
         found |= {"dense_layers": config.get("first_k_dense_replace") or 0, "dense_ffn": found["ffn"], "ffn": width,

@@ -21,6 +21,8 @@ def how_it_died(exitcode: int) -> str:
     """Return an exit code in words: minus the number of a signal, or the argument of `os._exit`."""
     if exitcode == _UNKNOWN:
         return "its process left through os._exit(255), or the process that starts ranks was killed"
+    if exitcode == 1:  # of Python, too, if the program took away what the course's own code needs
+        return "its process left through os._exit(1), or by an exception outside the program, whose traceback is above"
     if exitcode >= 0:
         return f"its process left through os._exit({exitcode})"
     name = signal.Signals(-exitcode).name

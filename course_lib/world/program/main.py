@@ -48,6 +48,6 @@ def is_main(main: ModuleType) -> Iterator[None]:
         yield
     finally:
         for name, module in before.items():
-            sys.modules.pop(name)
+            sys.modules.pop(name, None)  # the program may have deleted it
             if module is not None:
                 sys.modules[name] = module

@@ -17,9 +17,11 @@ import nbformat
 import psutil
 import pytest
 
+from course_lib import exercise
 from course_lib.commands import cli
 from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
+from course_lib.commands.grading.kernel import handed_in
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
 from course_lib.exercises import get
@@ -163,6 +165,12 @@ def test_a_magic_or_a_slip_hides_no_exercise_and_a_stub_takes_nothing_back(grade
     assert leaves["start.first"].status == "passed"
     assert leaves["ranks.repair_average"].status == "error"
     assert leaves["ranks.repair_average"].observed.startswith("SyntaxError: invalid syntax")
+
+
+@pytest.mark.parametrize("definition", ["def recompute(): ...", "def recompute(:"])
+def test_a_cell_of_version_2_hands_in_the_exercise_of_today(definition: str) -> None:
+    assert handed_in(f'@exercise("precision.recompute")\n{definition}') == ["activations.recompute"]
+    assert exercise("precision.recompute") is exercise("activations.recompute")
 
 
 @pytest.mark.slow

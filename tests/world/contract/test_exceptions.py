@@ -39,6 +39,21 @@ def test_the_traceback_has_the_lines_of_a_cell(world) -> None:
     assert 'raise KeyError("in a cell")' in lines(error)[1]
 
 
+def test_a_text_that_ends_the_rank_is_left_out(local_world) -> None:
+    class Textless(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(1)
+
+        __repr__ = __str__
+
+    def program(exit: bool) -> None:
+        raise SystemExit(Textless()) if exit else Textless
+
+    told = "<no text: its __str__ raised SystemExit>"
+    assert lines(failure(local_world(1), partial(program, False)))[0] == f"rank 0 of 1 raised Textless: {told}"
+    assert lines(failure(local_world(1), partial(program, True)))[0] == f"rank 0 ended with sys.exit({told})"
+
+
 def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(local_world) -> None:
     shown = lines(failure(local_world(1), partial(torch.zeros, -1)))
     assert shown[1:] == [
