@@ -141,6 +141,10 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
+    ops, wanted = ({call.op for calls in side.calls for call in calls} for side in (trial.yours, trial.expected))
+    if ops and (missing := " and ".join(sorted(wanted - ops))):
+        action = f"The reference also uses {missing}, and yours does not. Which values does that bring to a rank, and"
+        return Cause(likely="", action=f"{action} where does yours get them?")
     return Cause(
         likely="",
         action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",
