@@ -148,10 +148,11 @@ def _explained(
             if world is None:
                 trial, found = smallest(trial, found, run)
             mistake = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
-            if mistake is None and world is None and not found[0].likely and any(trial.yours.calls):
-                found = [first_wrong_call(found[0], trial, solution), *found[1:]]
-            if mistake is None and trial.yours.error is None and not found[0].likely:
-                found = [_beside_right_cases(found[0], cases, run), *found[1:]]
+            if mistake is None and not found[0].likely and not trial.yours.warnings and differences(trial):
+                if world is None and any(trial.yours.calls):
+                    found = [first_wrong_call(found[0], trial, solution), *found[1:]]
+                if trial.yours.error is None:
+                    found = [_beside_right_cases(found[0], cases, run), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
         likely, perhaps = (mistake.sentence, "") if sure else ("", mistake.sentence)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from ...world import Call
 from ..form.declaration import Solution
-from .compare import differences
 from .findings import Finding
 from .observe import Trial, observe
 from .plain import same
@@ -20,11 +19,8 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
     """Return `finding` with the first call that brings other values than the reference's, or with the last call.
 
     If ranks make a collective at different lines, these are named instead. It stays as it is if the solution makes
-    other calls, which may be right, or if their tensors are large; and if the finding is of something else than values:
-    an operation that nobody waited for, or a rule.
+    other calls, which may be right, or if their tensors are large.
     """
-    if trial.yours.warnings or not differences(trial):
-        return finding
     yours, expected = (
         observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
     )

@@ -107,6 +107,10 @@ exercise.edit("or-is-always-true", {"states = {": 'optimizer = "momentum" if opt
     Python takes the text after `or` as a condition of its own, and a text that is not empty is true.
     Next: compare `optimizer` with each of the two names.""")
 
+exercise.edit("one-more-for-sgd", {'"sgd": 0': '"sgd": 1', '"momentum": 1': '"momentum": 2'}, """
+    For both kinds of SGD you count the bytes of the parameters once too often. The gradients exist with any optimizer,
+    and are no part of its state. Next: what stays between two steps, without momentum and with it?""")
+
 exercise.edit("gradients-too", {"[optimizer]": "[optimizer] + 1"}, """
     You count the bytes of the parameters once more than the optimizer keeps them: the gradients, perhaps. They exist
     with any optimizer, and are no part of its state. Next: count only what stays when gradients are freed.""")
