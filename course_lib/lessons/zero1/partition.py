@@ -136,7 +136,7 @@ exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in par
     If a rank owns nothing, its list is missing. Then `parts[rank]` fails, or belongs to a different rank.
     Next: return world size lists, some of them empty.""")
 
-exercise.edit("one-rank-takes-all", {"loads[owner] += numels[number]\n": ""}, """
+exercise.edit("one-rank-takes-all", {"loads[owner] += numels[number]": "pass"}, """
     One rank owns everything. Your sums of elements stay 0, so the same rank looks emptiest each time.
     Next: what has to change when a rank gets a parameter?""")
 
