@@ -80,6 +80,14 @@ def test_a_wrong_solution_is_shown_on_the_smallest_case_that_fails() -> None:
     assert (finding.likely, finding.action) == ("You divide by 2.", "Divide by the world size.")
 
 
+def test_where_no_cause_is_known_cases_that_are_right_are_named() -> None:
+    def wrong_on_three(x: torch.Tensor) -> torch.Tensor:
+        return mean(x) + (dist.get_world_size() == 3)
+
+    finding = only(MEAN.check(wrong_on_three))
+    assert finding.likely == "" and " Right with 2 ranks, " in finding.observed
+
+
 def test_a_solution_that_fails_on_no_smaller_case_is_shown_where_it_failed() -> None:
     def wrong_on_four_ranks(x: torch.Tensor) -> torch.Tensor:
         return mean(x) + (dist.get_world_size() == 4 and len(x) > 4)

@@ -1,10 +1,14 @@
 """Two known mistakes at once: found because a mistake is an edit, guessed and never stated, and never made up."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from torch import nn
 
-from course_lib.exercises import get
+from course_lib.exercises import Case, get
 from course_lib.exercises.checking import diagnose
+from tests.exercises.sample import MEAN, changed, mean
 
 
 def four_bytes_and_frozen(model: nn.Module) -> dict[str, int]:
@@ -32,6 +36,13 @@ def test_no_pair_is_named_if_one_of_two_mistakes_is_unknown() -> None:
     (finding,) = get("memory.model").check(four_bytes_and_half).findings
 
     assert finding.perhaps == ""
+
+
+def test_no_pair_is_tried_where_nobody_waits_because_values_are_not_compared_then() -> None:
+    exercise = changed(MEAN, mistakes=[], pairs=MEAN.mistakes)
+    unwaited: Any = SimpleNamespace(yours=SimpleNamespace(warnings=("rank 0 never waited for all_reduce #1.",)))
+
+    assert diagnose.diagnose(exercise, mean, [Case(world_size=2, args=lambda rank: ())], lambda case: unwaited) is None
 
 
 def test_a_pair_is_each_two_edits_that_go_together_once() -> None:

@@ -38,6 +38,34 @@ def test_if_all_calls_bring_the_right_values_the_place_is_after_them() -> None:
     assert finding.action.endswith(f"the last of which is at line {adds.__code__.co_firstlineno + 2}.")
 
 
+def test_ranks_that_meet_in_one_call_from_different_lines_are_named() -> None:
+    def averages(x: torch.Tensor) -> torch.Tensor:
+        total, other = x.clone(), x.square()
+        if dist.get_rank() == 0:
+            dist.all_reduce(total)
+            dist.all_reduce(other)
+        else:
+            dist.all_reduce(other)
+            dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    first = averages.__code__.co_firstlineno
+    assert (
+        f"In all_reduce #1, rank 0 is at line {first + 3} and rank 1 at line {first + 6}." in found(averages).observed
+    )
+
+
+def test_of_a_call_that_nobody_waits_for_the_next_step_stays_to_wait_for_it() -> None:
+    def waits_never(x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total, async_op=True)
+        return total / dist.get_world_size()
+
+    finding = found(waits_never)
+    assert "brings" not in finding.observed
+    assert finding.action.startswith("Keep what the call returns, and call wait() on it")
+
+
 def test_nothing_is_said_of_other_calls_which_may_be_right() -> None:
     def gathers(x: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]

@@ -7,6 +7,7 @@ solution cannot change the expected results.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ from ...meter import Replay
 from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
 from .cases import draw, redraw, smallest
-from .compare import broken_rules, differences
-from .diagnose import diagnose
+from .compare import broken_rules, differences, findings
+from .diagnose import SECONDS, diagnose
 from .findings import Cost, Finding, Verdict
 from .observe import Observation, RunCase, Trial, film, observe, recall
 from .plain import Opaque, leaves
@@ -147,8 +148,11 @@ def _explained(
             if world is None:
                 trial, found = smallest(trial, found, run)
             mistake = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
-            if mistake is None and world is None and not found[0].likely and any(trial.yours.calls):
-                found = [first_wrong_call(found[0], trial, solution), *found[1:]]
+            if mistake is None and not found[0].likely and not trial.yours.warnings and differences(trial):
+                if world is None and any(trial.yours.calls):
+                    found = [first_wrong_call(found[0], trial, solution), *found[1:]]
+                if trial.yours.error is None:
+                    found = [_beside_right_cases(found[0], cases, run), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
         likely, perhaps = (mistake.sentence, "") if sure else ("", mistake.sentence)
@@ -164,6 +168,18 @@ def _explained(
         drawn=trial.case.drawn,
         output=trial.yours.output,
     )
+
+
+def _beside_right_cases(finding: Finding, cases: list[Case], run: RunCase) -> Finding:
+    """Return `finding` with some cases that are right: what is different in them leads to the cause."""
+    end, right = time.process_time() + SECONDS, list[str]()
+    for case in cases:
+        if len(right) == 2 or time.process_time() > end:
+            break
+        if not findings(run(case)):
+            right.append(case.about)
+    more = f" Right with {' and with '.join(right)}." if right else ""
+    return replace(finding, observed=finding.observed + more)
 
 
 def _unfit(exercise: Declaration, cases: list[Case], world: World | None) -> Finding | None:

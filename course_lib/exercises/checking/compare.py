@@ -11,7 +11,7 @@ from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
 from .patterns import recognise_pattern
-from .plain import Array, Cause, Gap, Path, at, difference
+from .plain import Array, Cause, Gap, Opaque, Path, at, difference
 from .texts import first_element, kind, pair, short
 
 
@@ -66,14 +66,16 @@ def _values(trial: Trial) -> Iterator[Finding]:
 def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
     """Return a finding if the exercise's `trial` handed on what a rank returned, because it is of the wrong type.
 
-    A trial names what it looked at in a dict, which no learner was asked for.
+    A trial names what it looked at in a dict, or calls the function that a learner was asked for.
     """
     returns = inspect.signature(trial.exercise.stub).return_annotation
     asked = getattr(returns, "__name__", "") if isinstance(returns, type) else str(returns)
     ranks = [rank for rank in gap.ranks if not isinstance(gap.given[rank], dict)]
-    if trial.exercise.trial is None or not isinstance(gap.expected[0], dict) or not ranks or asked.startswith("dict"):
+    uncalled = "Callable" in asked and bool(ranks) and isinstance(gap.given[ranks[0]], Opaque)
+    named = isinstance(gap.expected[0], dict) and not asked.startswith("dict")
+    if trial.exercise.trial is None or not ranks or not (named or uncalled):
         return None
-    wanted = f"a result of type {asked}"
+    wanted = "a function" if uncalled else f"a result of type {asked}"
     given = [wanted if isinstance(value, dict) else kind(value) for value in gap.given]
     cause = recognise_form(gap) if gap.given[ranks[0]] is None else None
     return Finding(
@@ -139,6 +141,10 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
+    ops, wanted = ({call.op for calls in side.calls for call in calls} for side in (trial.yours, trial.expected))
+    if ops and (missing := " and ".join(sorted(wanted - ops))):
+        action = f"The reference also uses {missing}, and yours does not. Which values does that bring to a rank, and"
+        return Cause(likely="", action=f"{action} where does yours get them?")
     return Cause(
         likely="",
         action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",
@@ -194,11 +200,17 @@ def _named(name: object) -> str:
 
 
 def _more(gap: Gap, inner: Gap) -> str:
-    """Return by how much a whole number is wrong, and which other named parts are right, as sentences."""
+    """Return, as sentences: whether only the reference's ranks differ, by how much a whole number is wrong, and which
+    other named parts are right."""
     ((expected, given), *others), whole = inner.pairs, gap.expected[0]
     facts = ""
+    alike = [all(gap.same(values[0], one) for one in values) for values in (inner.given, inner.expected)]
+    if alike == [True, False]:
+        facts = " Every rank has the same, and the reference's ranks differ."
+    if alike == [False, True]:
+        facts = " The ranks differ, and all should have the same."
     if not others and type(expected) is type(given) is int and max(expected, given) >= 100:
-        facts = f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
+        facts += f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
     if isinstance(whole, dict) and all(isinstance(one, dict) for one in gap.given):
         pairs = list(zip(gap.expected, gap.given, strict=True))
         right = [_named(name) for name in whole if all(gap.same(e.get(name), g.get(name)) for e, g in pairs)]

@@ -40,6 +40,7 @@ def _stopped(yours: Observation) -> Finding:
         observed=observed,
         likely=f"In that time, the kernel computed for {yours.cpu_share:.0%}. So the machine is busy with other "
         "work, or your code waits: `time.sleep`, a lock, a file.",
-        action="If your code does not wait, run the cell again when the machine is less busy.",
+        action="Is the line above in a loop, and does the loop end? If your code ends and does not wait, run the cell "
+        "again when the machine is less busy.",
         technical=True,
     )

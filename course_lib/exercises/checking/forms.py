@@ -22,6 +22,18 @@ def _nothing(gap: Gap) -> Cause | None:
     )
 
 
+def _on_a_different_rank(gap: Gap) -> Cause | None:
+    missing = [rank for rank in gap.ranks if gap.given[rank] is None]
+    surplus = [rank for rank in gap.ranks if gap.expected[rank] is None]
+    if not missing or not surplus:
+        return None
+    return Cause(
+        likely=f"Rank {surplus[0]} has a result where it should have None, and rank {missing[0]} has None where it "
+        "should have the result.",
+        action="Which rank should get the result? Look at each call and each `if` that names a rank.",
+    )
+
+
 def _opaque(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if not isinstance(given, Opaque):
@@ -50,7 +62,8 @@ def _kind(gap: Gap) -> Cause | None:
         )
     if expected is None and gap.path:
         return Cause(likely=f"There is {kind(given)} where nothing should be left.", action="Set it to None.")
-    in_number = "Take the number out of the tensor with `.item()`." if isinstance(given, Array) else None
+    one = isinstance(given, Array) and len(given.numbers) == 1
+    in_number = "Take the number out of the tensor with `.item()`." if one else None
     in_list = "Make a list of it with `.tolist()` or `list(...)`."
     in_tensor = "Make one tensor of it, with `torch.tensor`, `torch.cat` or `torch.stack`."
     steps = {int: in_number, float: in_number, tuple: in_list, Array: in_tensor}
@@ -141,7 +154,16 @@ def _not_a_number(gap: Gap) -> Cause | None:
     )
 
 
-_RECOGNISERS: tuple[Recogniser, ...] = (_nothing, _opaque, _kind, _length, _shape, _dtype, _not_a_number)
+_RECOGNISERS: tuple[Recogniser, ...] = (
+    _nothing,
+    _on_a_different_rank,
+    _opaque,
+    _kind,
+    _length,
+    _shape,
+    _dtype,
+    _not_a_number,
+)
 
 
 def _transposed(expected: Array, given: Array, tolerance: float) -> bool:

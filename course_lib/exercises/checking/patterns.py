@@ -38,12 +38,45 @@ def _is_common(value: Plain) -> bool:
 def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
-    if not any(isinstance(given, Array) for _, given in gap.pairs):
-        return Cause(likely="", action="Look for the condition, or the factor, that makes it 0 here.")
+    if not any(isinstance(given, Array) and given.shape for _, given in gap.pairs):
+        return Cause(likely="", action="Look for the condition, the `return` or the factor that makes it 0 here.")
     return Cause(
         likely="Every number is 0: nothing was written into the tensor, or it was cleared or multiplied by 0.",
         action="Look for the line that should fill the result.",
     )
+
+
+def _half_filled(gap: Gap) -> Cause | None:
+    for expected, given in gap.pairs:
+        ours, theirs = numbers(expected), numbers(given)
+        if ours is None or theirs is None or len(ours) != len(theirs) or not any(theirs):
+            return None
+        if not all(b == 0 or close((a,), (b,), gap.tolerance) for a, b in zip(ours, theirs, strict=True)):
+            return None
+    return Cause(
+        likely="A part is right, and the rest is 0: nothing was written there, or it was cleared.",
+        action="Which lines write into the result, and into which places? Find the places that none of them reaches.",
+    )
+
+
+def _moved(gap: Gap) -> Cause | None:
+    found = {(ours, theirs) for ours, theirs in ((numbers(a), numbers(b)) for a, b in gap.pairs)}
+    for places in range(1, 4):
+        for back, word in ((False, "late"), (True, "early")):
+            if all(_is_moved(*(pair[::-1] if back else pair), places, gap.tolerance) for pair in found):
+                return Cause(
+                    likely=f"The right numbers, {places} place{'s' * (places > 1)} too {word}.",
+                    action="At which place does the first part begin, and where does each next one?",
+                )
+    return None
+
+
+def _is_moved(ours: tuple[float, ...] | None, theirs: tuple[float, ...] | None, places: int, tolerance: float) -> bool:
+    """Return whether at least three different numbers of `ours` are in `theirs`, so many places later."""
+    if ours is None or theirs is None or len(ours) != len(theirs):
+        return False
+    part = ours[:-places]
+    return len(set(part)) >= 3 and close(part, theirs[places:], tolerance)
 
 
 def _scaled(gap: Gap) -> Cause | None:
@@ -163,7 +196,7 @@ def _not_combined(gap: Gap) -> Cause | None:
             action="Follow the result to a different rank: which call brings it there, and does that rank wait for it?",
         )
     return Cause(
-        likely="All ranks should have the same result, and yours differ.",
+        likely="",
         action="Print the value on each rank before and after each collective. Where do the ranks begin to differ?",
     )
 
@@ -181,11 +214,13 @@ def _reordered(gap: Gap) -> Cause | None:
 _RECOGNISERS: tuple[Recogniser, ...] = (
     _unchanged,
     _zeros,
+    _half_filled,
     _scaled,
     _permuted,
     _wrong_parts,
     _one_for_all,
     _reordered,
+    _moved,
     _not_combined,
 )
 

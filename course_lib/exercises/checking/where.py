@@ -18,11 +18,14 @@ from .texts import pair
 def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Finding:
     """Return `finding` with the first call that brings other values than the reference's, or with the last call.
 
-    It stays as it is if the solution makes other calls, which may be right, or if their tensors are large.
+    If ranks make a collective at different lines, these are named instead. It stays as it is if the solution makes
+    other calls, which may be right, or if their tensors are large.
     """
     yours, expected = (
         observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
     )
+    if crossed := _crossed(yours, solution):
+        return replace(finding, observed=f"{finding.observed} {crossed}", action="Which lines belong together?")
     forms, reference_forms = ([[_form(call) for call in calls] for calls in side] for side in (yours, expected))
     if forms != reference_forms:
         return finding
@@ -44,6 +47,16 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
     seen = "Every call brings the same values as the reference's."
     action = f"Look at what follows the calls, the last of which is at line {max(lines)}."
     return replace(finding, observed=f"{finding.observed} {seen}", action=action)
+
+
+def _crossed(calls: tuple[tuple[Call, ...], ...], solution: Solution) -> str:
+    """Return which two ranks made the first collective that they did not make at the same line; empty if none."""
+    for made in zip(*([call for call in one if call.op not in ("send", "recv")] for one in calls), strict=False):
+        lines = [_line(call, solution) for call in made]
+        rank = next((rank for rank, line in enumerate(lines) if line != lines[0]), 0)
+        if rank and made[0].name == made[rank].name:
+            return f"In {made[0].name}, rank 0 is at line {lines[0]} and rank {rank} at line {lines[rank]}."
+    return ""
 
 
 def _form(call: Call) -> tuple[object, ...]:

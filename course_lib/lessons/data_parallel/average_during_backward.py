@@ -117,8 +117,9 @@ START = "finishes.append(start_averaging(buckets[len(finishes)]))"
 THE_REST = "for bucket in buckets[len(finishes) :]:\nfinishes.append(start_averaging(bucket))\n"
 
 exercise.edit("all-at-the-end", {f"{REGISTER}\n": ""}, """
-    The averages are right, but every bucket is started after backward. Nothing travels while backward computes. Next:
-    register a hook for each parameter, ask `should_sync()` inside the hook, and start a bucket when it is complete.""")
+    The averages are right, but every bucket is started after backward, so nothing travels while backward computes. No
+    hook starts a bucket, or all hooks, made in a loop, count for its last bucket. Next: register a hook for each
+    parameter, ask `should_sync()` inside the hook, and start a bucket when it is complete.""")
 
 exercise.edit("by-the-last-listed", {COMPLETE: "buckets[len(finishes)][-1] in arrived"}, """
     You start a bucket when its last listed parameter gets its gradient. Gradients arrive in the order of backward,

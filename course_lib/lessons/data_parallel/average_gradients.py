@@ -40,7 +40,7 @@ def gradients_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]
 
 
 exercise = Exercise("data_parallel.average_gradients", title="Average the gradients", draw=draw,
-    trial=gradients_afterwards, inputs_matter=False, task="""
+    trial=gradients_afterwards, inputs_matter=False, asynchronous=True, task="""
     Backward has run, and each rank has the gradients of its own part of the batch. Replace each gradient by its average
     over ranks. A rank that did not use a parameter has no gradient for it: `param.grad` is None. This rank contributes
     zeros, and gets the average like the other ranks. Do not change frozen parameters, those with `requires_grad=False`.

@@ -114,6 +114,24 @@ exercise.edit("closed-before", {"bucket.append(param)\nif sum(p.numel() * p.elem
 exercise.edit("only-when-more", {">= bucket_bytes": "> bucket_bytes"}, """
     A bucket with exactly `bucket_bytes` bytes stays open. Next: read "or more" in the task again.""")
 
+exercise.edit("one-for-each", {"sum(p.numel() * p.element_size() for p in bucket) >= bucket_bytes": "bucket"}, """
+    Each parameter has a bucket of its own, so there are as many calls as without buckets.
+    Next: keep adding to a bucket until it has `bucket_bytes`.""")
+
+
+@exercise.mistake
+def keeps_the_size(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """From the second bucket on, every parameter has one of its own: the bytes of closed buckets still count.
+    Next: what should be 0 when a new bucket begins?"""
+    buckets: list[list[nn.Parameter]] = [[]]
+    size = 0
+    for param in reversed(params):
+        buckets[-1].append(param)
+        size += param.nbytes
+        if size >= bucket_bytes:
+            buckets.append([])
+    return [bucket for bucket in buckets if bucket]
+
 
 @exercise.variant
 def with_a_running_sum(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

@@ -77,8 +77,9 @@ def start_model(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
 FIRST, SECOND = "torch.manual_seed(seed)\n", "torch.manual_seed(seed + 1 + dist.get_rank())\n"
 
 exercise.edit("one-seed", {SECOND: ""}, """
-    You seed once, with the same number on all ranks. The parameters agree, and so does everything random after them:
-    all ranks drop the same elements. Next: seed again after the model is made, differently on each rank.""")
+    After the model is made, torch's random numbers have the same seed on all ranks. The parameters agree, and so does
+    everything random after them: all ranks drop the same elements. Next: seed again after the model is made,
+    differently on each rank.""")
 
 exercise.edit("rank-in-the-first-seed", {"(seed)\n": "(seed + dist.get_rank())\n", SECOND: ""}, """
     You seed with the rank before the model is made, so the ranks start from different parameters.

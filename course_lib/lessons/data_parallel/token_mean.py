@@ -120,6 +120,14 @@ exercise.edit("reduces-the-loss", {"dist.all": "dist.all_reduce(total)\ndist.all
     rank's gradient is the one of its own tokens, and the engine divides their sum by the number of ranks.
     Next: all-reduce only the count, and multiply this rank's own sum by the world size.""")
 
+exercise.edit("sum-of-this-rank", {COUNT: "", SCALED: "total"}, """
+    You return the sum of this rank's losses. A rank with more tokens then has a longer gradient, and so has a longer
+    text. Next: by which number must the sum of all ranks' losses be divided, and how does a rank learn this number?""")
+
+exercise.edit("by-its-own-tokens", {"dist.all_reduce(tokens)\n": ""}, """
+    You divide by the tokens of this rank, and multiply by the number of ranks. The tokens of the other ranks do not
+    count. Next: which number should be the same on all ranks, and is not?""")
+
 
 @exercise.variant
 def share_of_the_tokens(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

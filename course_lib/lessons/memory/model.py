@@ -87,6 +87,11 @@ exercise.edit("gradients-of-now", {"param.requires_grad": "param.grad is not Non
     You count the gradients that exist now. No backward has run yet, so there are none. The task asks how much they
     will take. Next: count a gradient as large as its parameter where `param.requires_grad` is True.""")
 
+exercise.edit("state-dict-of-parameters", {"held[\"parameters\"] += nbytes": "pass", "return held":
+    'held["parameters"] = sum(tensor.nbytes for tensor in model.state_dict().values())\nreturn held'}, """
+    You add up the parameters by their names in a state dict. It lists a shared tensor once for each name, and buffers
+    as well, such as running averages. Next: which method of a model returns its parameters, and each only once?""")
+
 
 @exercise.variant
 def by_nbytes(model: nn.Module) -> dict[str, int]:

@@ -107,6 +107,23 @@ exercise.edit("or-is-always-true", {"states = {": 'optimizer = "momentum" if opt
     Python takes the text after `or` as a condition of its own, and a text that is not empty is true.
     Next: compare `optimizer` with each of the two names.""")
 
+exercise.edit("one-more-for-sgd", {'"sgd": 0': '"sgd": 1', '"momentum": 1': '"momentum": 2'}, """
+    For both kinds of SGD you count the bytes of the parameters once too often. The gradients exist with any optimizer,
+    and are no part of its state. Next: what stays between two steps, without momentum and with it?""")
+
+exercise.edit("gradients-too", {"[optimizer]": "[optimizer] + 1"}, """
+    You count the bytes of the parameters once more than the optimizer keeps them: the gradients, perhaps. They exist
+    with any optimizer, and are no part of its state. Next: count only what stays when gradients are freed.""")
+
+exercise.edit("adamw-left-out", {'"adamw": 2': '"adamw": 0', ', "adamw")': ",)"}, """
+    For "adamw" you count nothing. AdamW keeps what Adam keeps; only its decay of weights is different.
+    Next: give both names the same bytes.""")
+
+exercise.edit("nothing-kept", {"states * model_bytes(model)[\"gradients\"] + counts": "0"}, """
+    You return 0 for every optimizer. If you measure one after a step: it makes state only for parameters that have a
+    gradient, and without a backward there is none. Next: compute the bytes from the parameters, or give each parameter
+    a gradient before the step.""")
+
 
 @exercise.variant
 def asks_torch(model: nn.Module, optimizer: str) -> int:

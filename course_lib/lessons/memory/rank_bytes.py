@@ -94,6 +94,14 @@ exercise.edit("any-cut-cuts-all", {"part in cut": "cut"}, """
     As soon as `cut` names any part, you cut every part: `if cut` tests whether the list is not empty.
     Next: ask for each part whether it is in the list.""")
 
+exercise.edit("bytes-rounded-up", {"shard[part]": "-(-whole[part] // world_size)"}, """
+    You divide bytes, and round up to a whole byte. An element is never split, so the ranks share elements.
+    Next: which number has to be rounded up, before you compute any bytes?""")
+
+exercise.edit("one-rank-takes-the-rest", {SHARE: "psi // world_size + psi % world_size"}, """
+    One rank takes the whole remainder. The task asks to share as evenly as possible: then no rank holds more than one
+    element more than another. Next: how large is the largest share, if the remainder is shared, too?""")
+
 
 @exercise.variant
 def replaces(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:

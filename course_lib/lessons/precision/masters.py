@@ -114,6 +114,10 @@ exercise.edit("copies-in-fp32", {FLOAT: "", "model.parameters()":
     Your optimizer updates copies in fp32. Backward gives the copies no gradients, and nothing copies them back, so the
     model never changes. Next: let the shards themselves be in fp32.""")
 
+exercise.edit("decays-the-weights", {"torch.optim.Adam(": "torch.optim.AdamW("}, """
+    You return an AdamW. By default it also makes every weight a little smaller in each step, and the program to repair
+    does not. Next: which optimizer did the program use?""")
+
 
 @exercise.variant
 def unit_by_unit(model: nn.Module, lr: float) -> torch.optim.Optimizer:

@@ -138,6 +138,10 @@ exercise.edit("stays-away-without-gradients", {"for grad in grads:\ngrad /=":
     A rank without gradients returns early, and the other ranks wait for it in the all-reduce.
     Next: call the all-reduce on every rank, and let this rank contribute 1.""")
 
+exercise.edit("the-wrong-way-round", {"return bool(finite)": "return not bool(finite)"}, """
+    You return True where a gradient is not finite, and False where all are. The task asks whether all are finite.
+    Next: what should the function return when nothing is wrong?""")
+
 
 @exercise.variant
 def counts_overflows(shards: list[nn.Parameter], scale: float) -> bool:

@@ -99,6 +99,11 @@ exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
 
 exercise.variant_edit("any-numbers-behind", {"flat.new_zeros(padding)": "flat.new_empty(padding)"})
 
+exercise.edit("phases-swapped", {"shard = ring_reduce_scatter(padded)": "shard = ring_all_gather(padded)",
+    "total = ring_all_gather(shard)": "total = ring_reduce_scatter(shard)"}, """
+    You gather first and reduce afterwards. Each rank then ends with one chunk of the gathered tensors, summed: its own
+    tensor, world size times. Next: which of the two phases leaves a shard, and which needs one?""")
+
 
 @exercise.variant
 def with_pad(tensor: torch.Tensor) -> torch.Tensor:

@@ -143,6 +143,12 @@ exercise.edit("expects-state-for-all", {" if place in state": ""}, """
     You look up a state for every parameter. A parameter that never had a gradient has no state.
     Next: take only states that exist.""")
 
+exercise.edit("listed-by-owner", {"list(range(sum(map(len, parts))))": "[number for part in parts for number in part]"},
+    """
+    The states are right, and the group lists the parameters in the order of their owners. An optimizer for all
+    parameters lists them in the order of the model, and pairs the lists by place when it loads.
+    Next: in which order does the model have its parameters?""")
+
 
 @exercise.variant
 def whole_dicts(optimizer: Optimizer, parts: Parts) -> State:

@@ -136,6 +136,14 @@ exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in par
     If a rank owns nothing, its list is missing. Then `parts[rank]` fails, or belongs to a different rank.
     Next: return world size lists, some of them empty.""")
 
+exercise.edit("one-rank-takes-all", {"loads[owner] += numels[number]": "pass"}, """
+    One rank owns everything. Your sums of elements stay 0, so the same rank looks emptiest each time.
+    Next: what has to change when a rank gets a parameter?""")
+
+exercise.edit("number-by-size", {"append(number)": "append(numels.index(numels[number]))"}, """
+    You look a parameter up by its size, and `numels.index` returns the first of that size. Of parameters of equal size
+    one is dealt out several times, and the others never. Next: sort the numbers of the parameters, not their sizes.""")
+
 
 @exercise.variant
 def with_a_heap(numels: list[int], world_size: int) -> list[list[int]]:

@@ -152,8 +152,9 @@ exercise.edit("never-gathers", {f"\n{GATHER}": ""}, """
 
 exercise.edit("updates-a-copy", {"[rank])": "[rank].clone())",
     "param_shard.detach()": "flat_param.view(world_size, -1)[rank].clone()"}, """
-    `flat_param` keeps its old values, because the shards that the optimizer updates do not get into it.
-    Next: make the optimizer's parameter a view of `flat_param`, without a clone, and all-gather into `flat_param`.""")
+    `flat_param` keeps its old values: the optimizer updates a copy that does not get into it, or updates nothing.
+    Next: follow one element through a step. Where is its gradient, which tensor does the optimizer change, and which
+    call writes into `flat_param`?""")
 
 exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
     "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """

@@ -132,8 +132,8 @@ exercise.edit("always-scales", {SCALE: "for grad in grads:\n    grad *= max_norm
     Next: scale only where the norm is too large.""")
 
 exercise.edit("not-in-place", {"grad *= max_norm / norm": "grad = grad * (max_norm / norm)"}, """
-    The shards keep their old gradients: `grad = grad * factor` makes a new tensor, and only your variable refers to it.
-    Next: multiply in place: a new tensor does not change the old one.""")
+    The shards keep their old gradients. If you wrote `grad = grad * factor`: that makes a new tensor, and only your
+    variable refers to it. Next: multiply in place: a new tensor does not change the old one.""")
 
 exercise.edit("ranks-without-gradients-stay-away", {"squares = sum":
     "if not grads:\n    return torch.zeros(())\nsquares = sum"}, """

@@ -152,6 +152,19 @@ exercise.edit("starts-again", {"if unit.flat is None:\nunit.finish": "unit.finis
 exercise.edit("never-finishes", {"\nunits[number].finish()": ""}, """
     You never wait for `units[number]`, so its parameters are still empty. Next: call its `finish()`.""")
 
+exercise.edit("one-too-few-before-its-own", {"depth + 1": "depth", "units[number].finish()": "gather(units[number])"},
+    """
+    You start one unit too few: the slice contains this unit, and `depth` units should follow it. `gather` starts this
+    unit if the slice is empty, so only the count is wrong. Next: count: with depth 1, two units have a `flat`.""")
+
+exercise.edit("next-only", {"number + depth + 1": "number + 2"}, """
+    You start this unit and the next, whatever `depth` is. Next: how many units should have a `flat` with depth 3?""")
+
+exercise.edit("wraps-around", {"for unit in units[number : number + depth + 1]:":
+    "for ahead in range(depth + 1):\n    unit = units[(number + ahead) % len(units)]"}, """
+    At the end of the list you go on with its beginning. Nothing comes after the last unit, so the units that you start
+    there stay whole for nothing. Next: what should happen with the last unit, if `depth` is 1?""")
+
 
 @exercise.variant
 def own_first(units: list[Unit], number: int, depth: int) -> None:

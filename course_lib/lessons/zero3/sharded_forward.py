@@ -182,6 +182,13 @@ exercise.edit("without-the-strides", {"as_strided(*saved)": "narrow(0, saved[2],
     Your description has size and offset, but no strides. Autograd saved `weight.t()`: the same elements in a different
     order. Next: save `tensor.stride()` too, and make the view with `as_strided`.""")
 
+exercise.edit("describes-every-tensor", {
+    "if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():\nreturn tensor.size()":
+    "return tensor.size()"}, """
+    You describe every tensor that autograd saves, also those that are not in the memory of `unit.flat`, such as the
+    input. In backward they are then read from the parameters. Next: which tensors may `pack` return as they are, and
+    how can it tell them apart?""")
+
 
 @exercise.variant
 def computes_again(unit: Unit, x: Tensor) -> Tensor:

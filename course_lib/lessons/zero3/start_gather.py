@@ -143,8 +143,8 @@ exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
 exercise.edit("new-parameters", {
     "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
     "unit.params = [torch.nn.Parameter(piece.view(shape)) for shape, piece in zip(unit.shapes, pieces)]"}, """
-    You make new parameters. The module's own parameters, with which its layers compute, are still empty.
-    Next: keep the parameters that exist, and assign to their `param.data`.""")
+    The module's own parameters, with which its layers compute, are still empty: you make new ones, or give none its
+    part of `unit.flat`. Next: keep the parameters that exist, and assign to their `param.data`.""")
 
 exercise.edit("not-in-the-unit", {"unit.flat =": "flat =", "unit.flat,": "flat,", "unit.flat[": "flat["}, """
     The gathered tensor is not in `unit.flat`. Other functions look there to find out whether a unit is gathered.

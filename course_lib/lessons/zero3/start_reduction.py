@@ -201,6 +201,10 @@ exercise.edit("skips-missing", {
     You leave out parameters without a gradient. On this rank, all later gradients move to the front, and are added to
     the gradients of different parameters. Next: use zeros for them, as many as the parameter has elements.""")
 
+exercise.edit("only-waits", {f"\n{ADDS}": ""}, """
+    Your function waits, and then does nothing with the sum that has arrived: `unit.shard.grad` is what it was.
+    Next: what should happen with the shard of the average, after the wait?""")
+
 exercise.variant_edit("with-a-list", {"dist.reduce_scatter_single(grad_shard, flat_grad,":
     "dist.reduce_scatter(grad_shard, list(flat_grad.split(unit.shard.numel())),"})
 
