@@ -157,6 +157,8 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),
         ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for"),
+        ([(t(5, 6), t(7))], [t(5, 6)], "only item 0 of the 2 of the result"),
+        ([{"gradient of x": t(1)}], [{"gradient of x": None}], "There is no gradient where one was asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
         ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),
         ([MATRIX], [MATRIX.flatten()], "the numbers are right"),
@@ -164,8 +166,10 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1, 2, 3)] * 2, [t(1, 2, 3, 0)] * 2, "contains the right numbers, and 1 more"),
         ([t(1, 2, 3, 4)] * 2, [t(1, 2), t(3, 4)], "one part of the right result"),
         ([t(1, 2, 3)], [t(1, 2)], "1 of the expected numbers are missing"),
+        ([t(1, 2)], [t(1)], "1 of the expected numbers are missing"),
         ([t(1, 2, 3)], [t(5, 5)], "shape is [2], and should be [3]."),
         ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
+        ([torch.tensor([True])], [torch.tensor([1])], "The dtype is int64, and should be bool."),
         ([t(1)], [t(math.nan)], "NaN results from 0/0"),
         # of the right form
         ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
@@ -335,7 +339,7 @@ def test_by_how_much_a_large_count_is_wrong_and_what_is_right_is_said() -> None:
 
 
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
-    (finding,) = findings(trial([{"grad": t(1, 2)}], [{"grad": None}]))
+    (finding,) = findings(trial([{"moment": t(1, 2)}], [{"moment": None}]))
 
     assert finding.likely == "There is None where a float32 tensor of shape [2] was asked for."
     assert "torch.cat" not in finding.action
