@@ -261,6 +261,7 @@ def test_nan_of_the_input_that_was_read_is_recognised() -> None:
 def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([3.0], [7.123456]))[0].likely == ""
     assert findings(trial([1456], [1008]))[0].likely == ""  # 9/13
+    assert findings(trial([t(0, 1)], [t(0, 2)]))[0].likely == ""
     assert "Exactly 3/2 times" in findings(trial([t(1000, 7)], [t(1500, 10.5)]))[0].likely
     assert "Exactly 2 times" in findings(trial([123.4], [246.8]))[0].likely
     assert findings(trial([4], [3]))[0].likely == ""

@@ -54,7 +54,7 @@ def _scaled(gap: Gap) -> Cause | None:
         return Cause(likely="The sign is reversed: exactly -1 times the expected value.", action="Look for the sign.")
     size = gap.world_size
     values = {(numbers(expected), numbers(given)) for expected, given in gap.pairs}
-    first, *more = numbers(gap.expected[gap.ranks[0]]) or (0,)
+    first, *more = [number for number in numbers(gap.expected[gap.ranks[0]]) or () if number] or [0]
     small = first == round(first) and abs(first) < 100
     if len(gap.ranks) == 1 < size and not more and small:
         return None  # as below: a rank's number times the world size is no sum over ranks
