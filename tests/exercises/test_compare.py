@@ -362,6 +362,24 @@ def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() ->
     assert finding.likely.startswith("No rank called a collective, a send or a recv")
 
 
+def test_ranks_that_differ_without_a_call_are_explained_by_the_missing_calls() -> None:
+    wrong = trial([t(9, 7)] * 2, [t(5, 5), t(1, 2)])
+    asked = replace(wrong.expected, calls=calls("all_reduce", "all_reduce"))
+
+    assert findings(replace(wrong, expected=asked))[0].likely.startswith("No rank called a collective")
+
+
+def test_calls_of_the_exercise_itself_are_not_called_yours() -> None:
+    def looks(solution: Any) -> None: ...
+
+    wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
+    made = tuple((replace(one, line=SourceLine(__file__, 1, "looks")),) for (one,) in calls("all_reduce", "all_reduce"))
+    wrong = replace(wrong, exercise=changed(MEAN, trial=looks), expected=replace(wrong.expected, calls=made))
+
+    found = findings(replace(wrong, yours=replace(wrong.yours, calls=made)))[0]
+    assert found.action.startswith("Find the line that first sets this value")
+
+
 def test_calls_that_match_the_references_are_said_to_do_so() -> None:
     wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
 

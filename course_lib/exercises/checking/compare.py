@@ -10,7 +10,7 @@ from .failures import failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
-from .patterns import recognise_pattern
+from .patterns import ranks_differ, recognise_pattern
 from .plain import Array, Cause, Gap, Path, at, difference
 from .texts import first_element, kind, pair, short
 
@@ -116,6 +116,8 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
             action="Which ranks' values belong in the result of one rank? Find the call that moves them there.",
         )
+    if not inner.decided and (found := ranks_differ(inner)):
+        return found
     words = [value.split() for value in next(inner.pairs) if isinstance(value, str)]
     if trial.exercise.trial is None and len(words) == 2 and all(len(one) > 1 for one in words):
         alike = takewhile(lambda both: both[0] == both[1], zip(*next(inner.pairs), strict=False))
@@ -136,13 +138,19 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
             f"Work it out by hand for {arguments}, and print each step of yours{whose}. Where do they first differ?"
         )
         return Cause(likely="", action=action)
-    if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
+    if _calls_of_its_own(trial) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
     return Cause(
         likely="",
         action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",
     )
+
+
+def _calls_of_its_own(trial: Trial) -> bool:
+    """Return whether the solution made a call, and not only the exercise's `trial`."""
+    file = trial.exercise.trial.__code__.co_filename if trial.exercise.trial else ""
+    return any(call.line.filename != file for calls in trial.yours.calls for call in calls)
 
 
 def _arguments(trial: Trial, rank: int) -> str:

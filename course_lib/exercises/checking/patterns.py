@@ -152,16 +152,21 @@ def _one_for_all(gap: Gap) -> Cause | None:
 
 
 def _not_combined(gap: Gap) -> Cause | None:
+    right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
+    if len(right) != 1 or ranks_differ(gap) is None:
+        return None
+    return Cause(
+        likely=f"Only rank {right[0]} has the right result. All ranks should have it.",
+        action="Follow the result to a different rank: which call brings it there, and does that rank wait for it?",
+    )
+
+
+def ranks_differ(gap: Gap) -> Cause | None:
+    """Return the cause if all ranks should have the same result, and have not."""
     # Losses of different data may be nearly equal. What the ranks share agrees better than the tolerance.
     shared = all(same(gap.expected[0], value, min(gap.tolerance, 1e-6)) for value in gap.expected)
     if gap.world_size < 2 or not shared or _all_same(gap, gap.given):
         return None
-    right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
-    if len(right) == 1:
-        return Cause(
-            likely=f"Only rank {right[0]} has the right result. All ranks should have it.",
-            action="Follow the result to a different rank: which call brings it there, and does that rank wait for it?",
-        )
     return Cause(
         likely="All ranks should have the same result, and yours differ.",
         action="Print the value on each rank before and after each collective. Where do the ranks begin to differ?",
