@@ -157,6 +157,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),
         ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for"),
+        ([[1, 2, 3]], [[1, 2]], "and 3 were asked for. Yours are right, and end too early."),
         ([(t(5, 6), t(7))], [t(5, 6)], "only item 0 of the 2 of the result"),
         ([{"gradient of x": t(1)}], [{"gradient of x": None}], "There is no gradient where one was asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
@@ -262,6 +263,7 @@ def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([3.0], [7.123456]))[0].likely == ""
     assert findings(trial([1456], [1008]))[0].likely == ""  # 9/13
     assert findings(trial([t(0, 1)], [t(0, 2)]))[0].likely == ""
+    assert findings(trial([3 / 11], [3.0]))[0].likely == ""
     assert "Exactly 3/2 times" in findings(trial([t(1000, 7)], [t(1500, 10.5)]))[0].likely
     assert "Exactly 2 times" in findings(trial([123.4], [246.8]))[0].likely
     assert findings(trial([4], [3]))[0].likely == ""

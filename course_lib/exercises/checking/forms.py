@@ -77,10 +77,10 @@ def _length(gap: Gap) -> Cause | None:
         likely = f"The parts are not those asked for: {'; '.join(found)}."
         return Cause(likely=likely, action="Compare with the task: which parts should there be?")
     if isinstance(expected, tuple) and len(expected) != len(given):
-        return Cause(
-            likely=f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for.",
-            action=f"Count what goes into it: it should be {len(expected)}.",
-        )
+        likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
+        if given and gap.same(expected[: len(given)], given):
+            return Cause(likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest.")
+        return Cause(likely=likely, action=f"Count what goes into it: it should be {len(expected)}.")
     return None
 
 

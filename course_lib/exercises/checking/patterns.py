@@ -60,7 +60,8 @@ def _scaled(gap: Gap) -> Cause | None:
         return None  # as below: a rank's number times the world size is no sum over ranks
     if size > 1 and ratio in (size, Fraction(1, size)):
         return _by_the_world_size(size, ratio)
-    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 1):
+    terms = abs(ratio.numerator), ratio.denominator
+    if len(values) == 1 and not more and (small or min(terms) > 1 or max(terms) > 8):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
