@@ -200,6 +200,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should have the same result, and yours differ"),
+        ([t(9, 7)] * 3, [t(5, 5), None, None], "All ranks should have the result. On ranks 1, 2 it is None."),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
