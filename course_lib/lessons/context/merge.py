@@ -111,7 +111,8 @@ exercise.edit("weights-of-sums", {"(total - both).exp()": "total.exp()", "(seen_
     divide each sum by the sum over all keys, on the scale of logarithms.
     """)
 
-exercise.edit("sum-returned", {MERGED + ", both": MERGED + ", both.exp()"}, """
+exercise.edit("sum-returned", {"torch.logaddexp(total, seen_total)": "total.exp() + seen_total.exp()",
+    MERGED: "(output * total.exp() + seen * seen_total.exp()) / both"}, """
     The second result is the sum of exp(score) itself. A total is its logarithm, and so is what the next merge expects.
     Next: return the logarithm of the sum over all keys.
     """)
