@@ -149,7 +149,7 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
 
 def _calls_of_its_own(trial: Trial) -> bool:
     """Return whether the solution made a call, and not only the exercise's `trial`."""
-    file = trial.exercise.trial.__code__.co_filename if trial.exercise.trial else ""
+    file = getattr(getattr(trial.exercise.trial, "__code__", None), "co_filename", "")
     return any(call.line.filename != file for calls in trial.yours.calls for call in calls)
 
 

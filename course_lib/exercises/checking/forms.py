@@ -45,7 +45,9 @@ def _kind(gap: Gap) -> Cause | None:
         return Cause(likely="The right result is wrapped in a list or a tuple.", action="Return the item itself.")
     items = expected if isinstance(expected, tuple) else ()
     if (place := next((i for i, item in enumerate(items) if gap.same(item, given)), None)) is not None:
-        return Cause(likely=f"This is only item {place} of the {len(items)} of the result.", action="Return all of them.")
+        return Cause(
+            likely=f"This is only item {place} of the {len(items)} of the result.", action="Return all of them."
+        )
     if given is None and any("grad" in str(key) for key in gap.path):
         return Cause(
             likely="There is no gradient where one was asked for: backward did not get there, or it was set to None.",
@@ -79,7 +81,9 @@ def _length(gap: Gap) -> Cause | None:
     if isinstance(expected, tuple) and len(expected) != len(given):
         likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
         if given and gap.same(expected[: len(given)], given):
-            return Cause(likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest.")
+            return Cause(
+                likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest."
+            )
         return Cause(likely=likely, action=f"Count what goes into it: it should be {len(expected)}.")
     return None
 
@@ -130,7 +134,9 @@ def _dtype(gap: Gap) -> Cause | None:
     if not isinstance(expected, Array) or expected.dtype == given.dtype:
         return None
     if expected.dtype == "bool":
-        return Cause(likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes.")
+        return Cause(
+            likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes."
+        )
     return Cause(
         likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. Without `dtype=`, a new tensor gets "
         "float32 or int64.",
