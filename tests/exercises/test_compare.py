@@ -158,6 +158,9 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),
         ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for"),
+        ([[1, 2, 3]], [[1, 2]], "and 3 were asked for. Yours are right, and end too early."),
+        ([(t(5, 6), t(7))], [t(5, 6)], "only item 0 of the 2 of the result"),
+        ([{"gradient of x": t(1)}], [{"gradient of x": None}], "There is no gradient where one was asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
         ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),
         ([MATRIX], [MATRIX.flatten()], "the numbers are right"),
@@ -165,8 +168,10 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1, 2, 3)] * 2, [t(1, 2, 3, 0)] * 2, "contains the right numbers, and 1 more"),
         ([t(1, 2, 3, 4)] * 2, [t(1, 2), t(3, 4)], "one part of the right result"),
         ([t(1, 2, 3)], [t(1, 2)], "1 of the expected numbers are missing"),
+        ([t(1, 2)], [t(1)], "1 of the expected numbers are missing"),
         ([t(1, 2, 3)], [t(5, 5)], "shape is [2], and should be [3]."),
         ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
+        ([torch.tensor([True])], [torch.tensor([1])], "The dtype is int64, and should be bool."),
         ([t(1)], [t(math.nan)], "NaN results from 0/0"),
         # of the right form
         ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
@@ -197,7 +202,8 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [FOUR[2]] * 4, "Every rank holds what only rank 2 should hold"),
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
-        ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
+        ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should have the same result, and yours differ"),
+        ([t(9, 7)] * 3, [t(5, 5), None, None], "All ranks should have the result. On ranks 1, 2 it is None."),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2, 3, 4)], [t(0, 1, 2, 3)], "The right numbers, 1 place too late"),
         ([t(1, 2, 3, 4, 5)], [t(3, 4, 5, 0, 0)], "The right numbers, 2 places too early"),
@@ -262,6 +268,8 @@ def test_nan_of_the_input_that_was_read_is_recognised() -> None:
 def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([3.0], [7.123456]))[0].likely == ""
     assert findings(trial([1456], [1008]))[0].likely == ""  # 9/13
+    assert findings(trial([t(0, 1)], [t(0, 2)]))[0].likely == ""
+    assert findings(trial([3 / 11], [3.0]))[0].likely == ""
     assert "Exactly 3/2 times" in findings(trial([t(1000, 7)], [t(1500, 10.5)]))[0].likely
     assert "Exactly 2 times" in findings(trial([123.4], [246.8]))[0].likely
     assert findings(trial([4], [3]))[0].likely == ""
@@ -339,15 +347,14 @@ def test_by_how_much_a_large_count_is_wrong_and_what_is_right_is_said() -> None:
     assert findings(wrong)[0].observed.endswith("is 1288, expected 1280. That is 8 too much. Right: 'in all'.")
 
 
-def test_whether_only_one_side_is_the_same_on_all_ranks_is_said() -> None:
-    (same,), (differ,) = findings(trial([1, 2], [3, 3])), findings(trial([t(9, 7)] * 2, [t(5, 5), t(1, 2)]))
+def test_it_is_said_that_only_the_references_ranks_differ() -> None:
+    (finding,) = findings(trial([1, 2], [3, 3]))
 
-    assert "Every rank has the same, and the reference's ranks differ." in same.observed
-    assert "The ranks differ, and all should have the same." in differ.observed
+    assert "Every rank has the same, and the reference's ranks differ." in finding.observed
 
 
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
-    (finding,) = findings(trial([{"grad": t(1, 2)}], [{"grad": None}]))
+    (finding,) = findings(trial([{"moment": t(1, 2)}], [{"moment": None}]))
 
     assert finding.likely == "There is None where a float32 tensor of shape [2] was asked for."
     assert "torch.cat" not in finding.action
@@ -367,6 +374,24 @@ def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() ->
 
     (finding,) = findings(Trial(exercise=MEAN, case=wrong.case, expected=asked, yours=wrong.yours))
     assert finding.likely.startswith("No rank called a collective, a send or a recv")
+
+
+def test_ranks_that_differ_without_a_call_are_explained_by_the_missing_calls() -> None:
+    wrong = trial([t(9, 7)] * 2, [t(5, 5), t(1, 2)])
+    asked = replace(wrong.expected, calls=calls("all_reduce", "all_reduce"))
+
+    assert findings(replace(wrong, expected=asked))[0].likely.startswith("No rank called a collective")
+
+
+def test_calls_of_the_exercise_itself_are_not_called_yours() -> None:
+    def looks(solution: Any) -> None: ...
+
+    wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
+    made = tuple((replace(one, line=SourceLine(__file__, 1, "looks")),) for (one,) in calls("all_reduce", "all_reduce"))
+    wrong = replace(wrong, exercise=changed(MEAN, trial=looks), expected=replace(wrong.expected, calls=made))
+
+    found = findings(replace(wrong, yours=replace(wrong.yours, calls=made)))[0]
+    assert found.action.startswith("Find the line that first sets this value")
 
 
 def test_calls_that_match_the_references_are_said_to_do_so() -> None:

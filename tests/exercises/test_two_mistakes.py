@@ -4,6 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from course_lib.exercises import Case, get
@@ -64,3 +66,18 @@ def test_the_mistake_that_looks_like_the_solution_is_compared_first() -> None:
     exercise = get("memory.model")
     for mistake in exercise.mistakes:
         assert diagnose._by_source(exercise.mistakes, mistake.solution)[0] is mistake
+
+
+def test_a_pair_does_not_say_that_something_is_right() -> None:
+    messages = [pair.message for pair in get("tensor.mlp").pairs]
+
+    assert any("In backward, `x` gets only" in message for message in messages)
+    assert not any("is right." in message for message in messages)
+
+
+def test_an_error_is_not_explained_by_two_mistakes() -> None:
+    def embedding(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(tokens - dist.get_rank() * len(rows), rows)
+
+    verdict = get("tensor.embedding").check(embedding)
+    assert verdict.status == "error" and verdict.findings[0].perhaps == ""

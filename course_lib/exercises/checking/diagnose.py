@@ -42,7 +42,8 @@ def diagnose(
     """
     if one := _nearest(_by_source(exercise.mistakes, solution), inf, cases, run, world):
         return one
-    if run(cases[0]).yours.warnings:  # values are not compared then, so a pair explains them with any second mistake
+    first = run(cases[0]).yours
+    if first.warnings or first.error is not None:  # values are not compared then, so any second mistake fits
         return None
     return _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, cases, run, world)
 

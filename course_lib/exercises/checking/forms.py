@@ -55,6 +55,17 @@ def _kind(gap: Gap) -> Cause | None:
         return None
     if isinstance(given, tuple) and len(given) == 1 and gap.same(expected, given[0]):
         return Cause(likely="The right result is wrapped in a list or a tuple.", action="Return the item itself.")
+    items = expected if isinstance(expected, tuple) else ()
+    if (place := next((i for i, item in enumerate(items) if gap.same(item, given)), None)) is not None:
+        return Cause(
+            likely=f"This is only item {place} of the {len(items)} of the result.", action="Return all of them."
+        )
+    if given is None and any("grad" in str(key) for key in gap.path):
+        return Cause(
+            likely="There is no gradient where one was asked for: backward did not get there, or it was set to None.",
+            action="Go back from the result, step by step. Which step stops backward, such as `detach`, `no_grad` or a "
+            "plain collective into a new tensor?",
+        )
     if given is None:
         return Cause(
             likely=f"There is None where {kind(expected)} was asked for.",
@@ -78,13 +89,15 @@ def _length(gap: Gap) -> Cause | None:
     if isinstance(expected, dict) and expected.keys() != given.keys():
         wrong = {"too many": given.keys() - expected.keys(), "missing": expected.keys() - given.keys()}
         found = [f"{', '.join(sorted(map(repr, keys)))} {what}" for what, keys in wrong.items() if keys]
-        likely = f"The keys are not those asked for: {'; '.join(found)}."
-        return Cause(likely=likely, action="Compare your keys with those in the task.")
+        likely = f"The parts are not those asked for: {'; '.join(found)}."
+        return Cause(likely=likely, action="Compare with the task: which parts should there be?")
     if isinstance(expected, tuple) and len(expected) != len(given):
-        return Cause(
-            likely=f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for.",
-            action=f"Count what goes into it: it should be {len(expected)}.",
-        )
+        likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
+        if given and gap.same(expected[: len(given)], given):
+            return Cause(
+                likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest."
+            )
+        return Cause(likely=likely, action=f"Count what goes into it: it should be {len(expected)}.")
     return None
 
 
@@ -102,7 +115,7 @@ def _shape(gap: Gap) -> Cause | None:
     if len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
         return _too_much(len(part) - len(whole), len(part) % len(whole) == 0, shapes)
     if len(whole) > len(part) > 0 and _holds(whole, part, gap.tolerance):
-        return _too_little(len(whole) - len(part), len(whole) % len(part) == 0, shapes)
+        return _too_little(len(whole) - len(part), len(whole) % len(part) == 0 and gap.world_size > 1, shapes)
     return Cause(likely=f"{shapes}.", action="Print the shape after each line, and find where it goes wrong.")
 
 
@@ -133,6 +146,10 @@ def _dtype(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if not isinstance(expected, Array) or expected.dtype == given.dtype:
         return None
+    if expected.dtype == "bool":
+        return Cause(
+            likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes."
+        )
     return Cause(
         likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. Without `dtype=`, a new tensor gets "
         "float32 or int64.",

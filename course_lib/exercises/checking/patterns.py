@@ -87,13 +87,14 @@ def _scaled(gap: Gap) -> Cause | None:
         return Cause(likely="The sign is reversed: exactly -1 times the expected value.", action="Look for the sign.")
     size = gap.world_size
     values = {(numbers(expected), numbers(given)) for expected, given in gap.pairs}
-    first, *more = numbers(gap.expected[gap.ranks[0]]) or (0,)
+    first, *more = [number for number in numbers(gap.expected[gap.ranks[0]]) or () if number] or [0]
     small = first == round(first) and abs(first) < 100
     if len(gap.ranks) == 1 < size and not more and small:
         return None  # as below: a rank's number times the world size is no sum over ranks
     if size > 1 and ratio in (size, Fraction(1, size)):
         return _by_the_world_size(size, ratio)
-    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 1):
+    terms = abs(ratio.numerator), ratio.denominator
+    if len(values) == 1 and not more and (small or min(terms) > 1 or max(terms) > 8):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
@@ -185,15 +186,26 @@ def _one_for_all(gap: Gap) -> Cause | None:
 
 
 def _not_combined(gap: Gap) -> Cause | None:
+    right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
+    if len(right) != 1 or ranks_differ(gap) is None:
+        return None
+    return Cause(
+        likely=f"Only rank {right[0]} has the right result. All ranks should have it.",
+        action="Follow the result to a different rank: which call brings it there, and does that rank wait for it?",
+    )
+
+
+def ranks_differ(gap: Gap) -> Cause | None:
+    """Return the cause if all ranks should have the same result, and have not."""
     # Losses of different data may be nearly equal. What the ranks share agrees better than the tolerance.
     shared = all(same(gap.expected[0], value, min(gap.tolerance, 1e-6)) for value in gap.expected)
     if gap.world_size < 2 or not shared or _all_same(gap, gap.given):
         return None
-    right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
-    if len(right) == 1:
+    if without := [str(rank) for rank in gap.ranks if gap.given[rank] is None]:
+        ranks = f"rank{'s' * (len(without) > 1)} {', '.join(without)}"
         return Cause(
-            likely=f"Only rank {right[0]} has the right result. All ranks should have it.",
-            action="Follow the result to a different rank: which call brings it there, and does that rank wait for it?",
+            likely=f"All ranks should have the result. On {ranks} it is None.",
+            action="Which call brings the result to every rank, and does every rank return it?",
         )
     return Cause(
         likely="",

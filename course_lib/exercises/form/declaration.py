@@ -12,6 +12,7 @@ exercise.start_edit({...})             the same, as edits of the reference
 """
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -238,8 +239,13 @@ class Declaration:
         self.mistakes.append(Mistake(id=id, message=prose(text), solution=solution, edits=edits or {}))
 
 
+_RIGHT = re.compile(r"The [a-z ]+ (is|are) right\. (But )?")
+"""What a message says is right, which does not hold if there is another mistake."""
+
+
 def _both(one: Mistake, other: Mistake) -> str:
-    causes = f"Two mistakes at once. First: {one.sentence} Second: {other.sentence}"
+    first, second = (_RIGHT.sub("", mistake.sentence) for mistake in (one, other))
+    causes = f"Two mistakes at once. First: {first[0].upper()}{first[1:]} Second: {second[0].upper()}{second[1:]}"
     return f"{causes} Next: first, {one.action} Then {other.action}"
 
 

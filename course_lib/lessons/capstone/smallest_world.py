@@ -20,6 +20,8 @@ def draw(rng: random.Random, number: int) -> Case:
         memory_bytes = 2 * psi + 14 * psi // 35
     elif number in (3, 7):  # exactly enough for one
         memory_bytes = 16 * psi
+    elif number == 9:  # exactly enough for what stays whole, so nothing is left for a shard
+        memory_bytes = whole
     else:
         few, many = (40_000, 50_000) if number == 8 else (4.2, 4.8)
         memory_bytes = whole + int(sharded / rng.uniform(few, many))
@@ -27,7 +29,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (psi, stage, memory_bytes), what=what)
 
 
-exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=9, task="""
+exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=10, task="""
     Return the smallest number of ranks with which each rank's model states fit in `memory_bytes`. The model has `psi`
     parameters, with 16 bytes for each. Stage 0 shards none of these bytes over the ranks. Stage 1 shards the
     optimizer's bytes, stage 2 the gradients as well, and stage 3 everything. Take a shard as an exact fraction, without
@@ -88,6 +90,14 @@ exercise.edit("in-floats", {"(0, 12, 14, 16)[stage] * psi": "(0, 12, 14, 16)[sta
 exercise.edit("never-0", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0": "free = max(1, free)"}, """
     You never return 0. If the part that stays whole does not fit, no number of ranks is enough.
     Next: return 0 if the part that stays whole leaves no memory for the shard.""")
+
+exercise.edit("less-than-nothing", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0\n": ""}, """
+    You divide by the memory that is left, and here none is left: the part that stays whole is too large. Next: return 0
+    where no memory is left for the shard.""")
+
+exercise.edit("divides-by-nothing", {"free < 0 or (free == 0 and sharded > 0)": "free < 0"}, """
+    You divide by the memory that is left, and here it is exactly 0 bytes. Next: return 0 in this case too, unless the
+    stage has no shard.""")
 
 exercise.edit("masters-whole", {"(0, 12, 14, 16)": "(0, 8, 10, 12)"}, """
     You shard 8 of the optimizer's 12 bytes. The fp32 master weights, 4 bytes, belong to the optimizer too.

@@ -100,7 +100,13 @@ exercise.edit("shift-after-the-cut", {"targets[mine], ignore_index": "tokens[min
     sequence, then take this rank's places of inputs and targets.
     """)
 
-exercise.edit("predicts-itself", {"tokens[:-1], tokens[1:]": "tokens[:-1], tokens[:-1]"}, """
+exercise.edit("shift-inside-the-piece", {"model(inputs[mine], mine), targets[mine]":
+    "model(inputs[mine[:-1]], mine[:-1]), inputs[mine[1:]]"}, """
+    You cut first and then shift, so the last token of each piece has no target, and at a border inside it a wrong one.
+    Next: shift the whole sequence, then take this rank's places of inputs and targets.
+    """)
+
+exercise.edit("predicts-itself", {"targets[mine]": "inputs[mine]"}, """
     Input and target are the same token. Next: the target of a token is the one after it.
     """)
 
@@ -111,6 +117,22 @@ exercise.edit("positions-from-zero", {"model(inputs[mine], mine)": "model(inputs
 
 exercise.edit("counts-padding", {"(targets != 0).sum()": "len(targets)", "ignore_index=0, ": "ignore_index=0, "}, """
     You divide by the number of all tokens, with padding. Next: count only targets that are not 0.
+    """)
+
+exercise.edit("counts-the-first-token", {"(targets != 0).sum()": "(tokens != 0).sum()"}, """
+    You count the tokens, and the first one is nobody's target. Next: count the targets.
+    """)
+
+exercise.edit("sum-of-this-rank", {SCALED: "total"}, """
+    You return a sum over this rank's targets, and the task asks for a loss whose average over ranks is a mean. Next: by
+    how many targets, in the whole sequence, should it be divided? The engine divides by the number of ranks as well.
+    """)
+
+exercise.edit("reduced-in-place", {SCALED: "loss / (targets != 0).sum()", "total = F.cross":
+    "loss = F.cross", 'reduction="sum")\n': 'reduction="sum")\ndist.all_reduce(loss)\n'}, """
+    The loss is right, and the gradients are N times too small: autograd does not see the all-reduce, so each rank's
+    gradient is that of its own sum, and the engine then takes the mean of them. Next: send nothing, and let the average
+    over the ranks make the sum.
     """)
 
 exercise.edit("padding-scored", {"ignore_index=0, ": ""}, """

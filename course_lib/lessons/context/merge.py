@@ -101,6 +101,23 @@ exercise.edit("first-total-kept", {"(seen_total - both).exp(), both": "(seen_tot
     """)
 
 
+exercise.edit("weights-swapped", {"output * (total": "output * (seen_total", "seen * (seen_total": "seen * (total"}, """
+    Each result has the weight of the other one. Next: look at which total belongs to which result.
+    """)
+
+exercise.edit("weights-of-sums", {"(total - both).exp()": "total.exp()", "(seen_total - both).exp()":
+    "seen_total.exp()"}, """
+    Your weights are the sums of exp(score) themselves, so together they are not 1, and the result is no mean. Next:
+    divide each sum by the sum over all keys, on the scale of logarithms.
+    """)
+
+exercise.edit("sum-returned", {"torch.logaddexp(total, seen_total)": "total.exp() + seen_total.exp()",
+    MERGED: "(output * total.exp() + seen * seen_total.exp()) / both"}, """
+    The second result is the sum of exp(score) itself. A total is its logarithm, and so is what the next merge expects.
+    Next: return the logarithm of the sum over all keys.
+    """)
+
+
 @exercise.variant
 def by_share(output: Tensor, total: Tensor, seen: Tensor, seen_total: Tensor) -> tuple[Tensor, Tensor]:
     share = torch.sigmoid(seen_total - total)

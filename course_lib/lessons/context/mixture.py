@@ -32,7 +32,10 @@ def forward_and_backward(solution: Solution, seed: int, tokens: Tensor, choice: 
     expert = an_expert(dist.get_rank(), tokens.shape[1])
     tokens.requires_grad_()
     output = solution(tokens, choice, expert)
-    (output * normal(*tokens.shape, seed=seed + 50 + dist.get_rank())).sum().backward()
+    if not isinstance(output, Tensor) or output.shape != tokens.shape:
+        return {"output": output}
+    if output.requires_grad:
+        (output * normal(*tokens.shape, seed=seed + 50 + dist.get_rank())).sum().backward()
     gradients = {name: param.grad for name, param in expert.named_parameters()}
     return {"output": output.detach(), "gradient of tokens": tokens.grad} | gradients
 
@@ -59,7 +62,7 @@ exercise = Exercise("context.mixture", title="To the experts and back", draw=dra
     expert, and nowhere else, compute there, and send the result back. Return the results in the order of `tokens`.
     Ranks send different numbers of tokens, and an expert may get none. `parallel.all_to_all(x, sent, received)` is
     given. It sends the first `sent[0]` rows of x to rank 0, the next `sent[1]` to rank 1, and so on; `received` says
-    how many rows come from each rank. Backward passes through it.
+    how many rows come from each rank. Backward passes through it, and has to reach the experts and the tokens.
     """, hints="""
     In which order must the tokens lie before they are sent? Who knows how many tokens come from rank 2?
 
@@ -131,7 +134,8 @@ exercise.edit("detached", {"all_to_all(tokens[order], sent": "all_to_all(tokens[
     """)
 
 exercise.edit("back-detached", {"index_copy(0, order, back)": "index_copy(0, order, back.detach())"}, """
-    The results are right, but no gradient reaches the experts. Next: let backward pass through the way back.
+    The results are right, but no gradient reaches the experts: nothing leads from them to the result that you return.
+    Next: let backward pass through the way back. `dist.all_to_all_single` does not let it through.
     """)
 
 exercise.edit("expert-at-home", {"expert(arrived)": "arrived", PUT_BACK: "expert(" + PUT_BACK + ")"}, """

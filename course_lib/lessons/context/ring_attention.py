@@ -140,6 +140,23 @@ exercise.edit("one-round-short", {"for step in range(world_size):": "for step in
     often it passes a block on: once less.
     """)
 
+exercise.edit("last-block-unused", {"for step in range(world_size):": "for step in range(max(1, world_size - 1)):"}, """
+    The rank computes with its own block and with all that come, except the last one. Next: count how often a rank
+    computes, and how often it passes a block on: once less.
+    """)
+
+exercise.edit("own-block-passed-on", {"dist.isend(block,": "dist.isend(mine,", "output, total = torch.zeros_like":
+    "mine = block\noutput, total = torch.zeros_like"}, """
+    You send your own block in every round, so each rank only ever gets its left neighbour's. Next: pass on the block
+    that has just arrived.
+    """)
+
+exercise.edit("total-not-kept", {"output, total = merge(": "seen = merge(", "*attend(query, block))\n":
+    "*attend(query, block))\noutput, total = seen[0], total if step else seen[1]\n"}, """
+    The total stays that of the first block, so later blocks are weighed as if nothing else had been seen. Next: keep
+    both results of a merge for the next one.
+    """)
+
 exercise.edit("once-around", {"if step < world_size - 1:\narriving": "if world_size > 1:\n    arriving",
     "if step < world_size - 1:\nsent": "if world_size > 1:\n    sent"}, """
     The result is right. You pass the blocks on once more than needed: in the last round, each rank gets its own block

@@ -74,6 +74,16 @@ exercise.edit("no-all-reduce", {"rings * 2": "rings * 0"}, """
     Your count has no all-reduce between the copies. After the reduce-scatter, each group has the sum of its own
     gradients only. Next: add the all-reduce between the ranks that hold the same shard.""")
 
+exercise.edit("all-reduce-once", {"rings * 2": "rings"}, """
+    Your all-reduce sends each byte once. An all-reduce is a reduce-scatter and an all-gather. Next: count both.""")
+
+exercise.edit("elements-for-bytes", {"whole, replicas = 2 * psi": "whole, replicas = psi"}, """
+    You count elements, and each has 2 bytes. Next: multiply the number of parameters by the bytes of each.""")
+
+exercise.edit("every-group-leaves", {"if shard_size > devices": "if shard_size > 1"}, """
+    You count the gathers of a group wherever it lies, even if all of its ranks are in one node. Next: ask whether a
+    group has ranks in more than one node.""")
+
 exercise.edit("one-kind-of-ring", {"if world_size > devices": "elif world_size > devices"}, """
     If a group spans nodes, you count its own rings only. Where several groups have a copy of the model, they also
     all-reduce gradients across nodes. Next: add the two kinds of rings, each under its own condition.""")

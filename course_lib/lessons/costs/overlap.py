@@ -94,6 +94,10 @@ exercise.edit("gathers-side-by-side", {"max(gathered[-1], room)": "room"}, """
     Several gathers run at the same time in your schedule. They share one network, so the next one begins when the one
     before it has ended. Next: keep the time at which the last gather ended, and start the next one no earlier.""")
 
+exercise.edit("only-gathered", {"return computed[-1]": "return gathered[-1]"}, """
+    You return the time at which the last unit is gathered. It still has to compute. Next: return when the last unit
+    has computed.""")
+
 exercise.edit("computes-side-by-side", {"max(gathered[-1], computed[-1])": "gathered[-1]",
     "return computed[-1]": "return max(computed)"}, """
     Several units compute at the same time in your schedule. Unit i needs the output of unit i−1.

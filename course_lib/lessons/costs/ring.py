@@ -58,6 +58,10 @@ exercise.edit("pieces-for-the-others", {"nbytes / ranks": "nbytes / max(ranks - 
     You cut the tensor into `ranks - 1` pieces. Each rank has a piece of its own too, so there are `ranks` pieces; only
     the number of messages is one less. Next: divide `nbytes` by `ranks`.""")
 
+exercise.edit("divided-by-the-others", {"nbytes / ranks": "nbytes / (ranks - 1)"}, """
+    You cut the tensor into `ranks - 1` pieces, and on one rank into none. Each rank has a piece of its own too. Next:
+    how many pieces does the task name?""")
+
 exercise.edit("a-message-each-rank", {"(ranks - 1)": "ranks"}, """
     You count `ranks` messages a round. Each rank begins with one piece of its own, so it needs one message less to get
     all the others. Next: count the pieces that a rank lacks at the start of a round.""")

@@ -118,6 +118,15 @@ exercise.edit("attends-over-heads", {".unflatten(2, (heads // world_size, -1)).t
     heads of one token attend to each other. Next: swap length and heads before the attention, and back after it.
     """)
 
+exercise.edit("out-cut-by-rows", {"out.chunk(world_size, dim=1)[rank]": "out.chunk(world_size)[rank].t()"}, """
+    You use rows of `out`, which are output features. A rank's heads are input features of `out`: its columns. Next: cut
+    `out` along its second dimension.
+    """)
+
+exercise.edit("one-head-per-rank", {"(heads // world_size, -1)": "(1, -1)"}, """
+    You treat all of this rank's features as one head. Next: count the heads that this rank has.
+    """)
+
 exercise.edit("no-sum-in-backward", {"x = copy(x)\n": ""}, """
     The output is right. In backward, `x` gets only the gradient from this rank's heads.
     Next: send `x` through `copy` first.

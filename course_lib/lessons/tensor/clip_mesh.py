@@ -150,6 +150,11 @@ exercise.edit("always-scales", {"if norm > max_norm:\nfor shard in cut + whole:\
     large.
     """)
 
+exercise.edit("not-scaled", {"shard.grad *= max_norm / norm": "grad = shard.grad * (max_norm / norm)"}, """
+    The norm is right, and every gradient is as it was: what you multiply is not written into the gradients. Next:
+    scale the gradients themselves.
+    """)
+
 exercise.edit("new-tensors", {"shard.grad *= max_norm / norm": "shard.grad = shard.grad * (max_norm / norm)"}, """
     The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer
     still has the old numbers. Next: multiply in place.

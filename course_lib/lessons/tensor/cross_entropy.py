@@ -114,6 +114,18 @@ exercise.edit("target-not-masked", {"[:, 0] * mine": "[:, 0]"}, """
     A rank that does not have the target adds the score of its first token. Next: add 0 there: multiply by `mine`.
     """)
 
+exercise.edit("clamped-not-masked", {"torch.where(mine, index, 0)": "index.clamp(0, scores.shape[1] - 1)",
+    "[:, 0] * mine": "[:, 0]"}, """
+    A rank that does not have the target adds the score of its first or its last token. Next: add 0 there: multiply by
+    `mine`.
+    """)
+
+exercise.edit("own-largest-added", {MAXIMUM: "", "of_target).mean()": "of_target).mean() + largest.mean()",
+    "all_reduce(scores.gather(1, torch": "all_reduce((scores + largest[:, None]).gather(1, torch"}, """
+    Each rank subtracts its own largest score inside exp, so the ranks' sums are scaled differently and cannot be added,
+    and each adds a different score at the end. Next: take the largest score over all ranks.
+    """)
+
 exercise.edit("log-before-the-sum", {"all_reduce(scores.exp().sum(1))": "all_reduce(scores.exp().sum(1).log())",
     "total.log()": "total"}, """
     You add the logs of the ranks' sums. The log of a sum is not the sum of the logs.

@@ -14,10 +14,13 @@ from .data import my_part, output_and_gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
+    """Draw tokens of the first rank only in draw 1, so that the others have none of their rows."""
     world_size, seed, width = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(2, 3)
     vocab = world_size * rng.randint(2, 3)
     tokens = [*range(vocab), *(rng.randrange(vocab) for _ in range(2))]  # all of them, so the first and last of a part
     rng.shuffle(tokens)
+    if number == 1:
+        tokens = [token % (vocab // world_size) for token in tokens]
     return Case(
         world_size=world_size,
         args=lambda rank: (torch.tensor(tokens), my_part(normal(vocab, width, seed=seed), 0), seed),
@@ -106,6 +109,12 @@ exercise.edit("average", {"all_reduce(found * mine[:, None])":
 exercise.edit("one-too-many", {"index < len(rows)": "index <= len(rows)"}, """
     You take the first token of the next rank for your own, and there is no row for it.
     Next: count the places: the last one is less than the number of rows.
+    """)
+
+exercise.edit("idle-rank-leaves", {"found =": "if not mine.any():\n    return rows.new_zeros(len(tokens), "
+    "rows.shape[1], requires_grad=True)\nfound ="}, """
+    A rank that has none of the tokens returns early. The others wait for it, because an all-reduce needs every rank.
+    Next: let every rank make the call, even with zeros only.
     """)
 
 exercise.edit("gathers-the-rows", {"found =": "parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]\n"

@@ -121,6 +121,16 @@ exercise.edit("along-the-width", {"return whole": "return torch.cat(whole.chunk(
     Next: join along the first dimension.
     """)
 
+exercise.edit("whole-gradient", {SCATTERED: "mine = grad.clone()\ndist.all_reduce(mine)\n"}, """
+    Your `backward` returns the gradient of the whole sequence, and `x` is one part of it. Next: return this rank's part
+    of the sum.
+    """)
+
+exercise.edit("own-first-part", {SCATTERED: "mine = grad[: len(mine)].clone()\n"}, """
+    You cut off the first part on every rank, and do not sum over ranks. Next: a reduce-scatter sums, and leaves each
+    rank its own part.
+    """)
+
 exercise.edit("gradient-of-the-first-part", {SCATTERED: "total = grad.clone()\ndist.all_reduce(total)\n"
     "mine = total[: len(mine)].clone()\n"}, """
     Every rank returns the gradient of the first part of the sequence. Next: use a reduce-scatter, which gives rank r

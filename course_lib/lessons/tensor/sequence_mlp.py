@@ -115,6 +115,17 @@ exercise.edit("bias-on-every-rank", {
     Every rank adds the bias before the sum, so the output contains it N times. Next: add it after the scatter.
     """)
 
+exercise.edit("bias-inside", {"F.linear(features, down.weight)": "down(features)", " + copy(down.bias)": ""}, """
+    `down(features)` adds the whole bias on every rank, and the scatter's sum contains it N times. Next: multiply by
+    `down.weight` only, and add the bias after the scatter.
+    """)
+
+exercise.edit("plain-norm-after-the-gather", {NORMED: "gather_sequence(x)",
+    "gather_sequence(normed)": "norm(normed)"}, """
+    You gather before the norm, so every rank normalizes all tokens. And its gradients come only from this rank's
+    features. Next: normalize this rank's part, and gather afterwards.
+    """)
+
 exercise.edit("norm-after-the-gather", {NORMED: "gather_sequence(x)",
     "gather_sequence(normed)": "F.layer_norm(normed, norm.normalized_shape, copy(norm.weight), copy(norm.bias))"}, """
     The numbers are right. You gather before the norm, so every rank normalizes all tokens and keeps the norm's input of
