@@ -1,6 +1,6 @@
 """Questions whose answer is a number, with feedback for wrong numbers that reveal a known mistake."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from .feedback import Feedback
@@ -73,7 +73,9 @@ class Numeric:
             if self._near(value, mistake):
                 return feedback
         other = mistaken_byte_unit(self.unit)
-        if other and self._accepts(value * factor(other) / factor(self.unit)):
+        # A GiB is 7 % more than a GB, so a guess that is only near tells nothing of its unit.
+        exact = replace(self, tolerance=min(self.tolerance, 0.01), mistakes=())
+        if other and exact._accepts(value * factor(other) / factor(self.unit)):
             return f"That is the number in {other}. The question asks for {self.unit}."
         for power in (3, 6, 9, 12):
             for times, what in ((Fraction(10) ** -power, "many"), (Fraction(10) ** power, "few")):

@@ -48,6 +48,14 @@ def test_a_pass_is_compared_with_the_reference() -> None:
     assert many.against(few) == text
 
 
+@pytest.mark.parametrize(("seconds", "times"), [(0.012, 1), (0.2, 50)])
+def test_a_pass_names_only_cpu_time_that_is_no_noise(seconds: float, times: float) -> None:
+    expected, yours = (observe.Observation(cpu_seconds=spent) for spent in (0.004, seconds))
+    trial = observe.Trial(exercise=MEAN, case=draw_mean(random.Random(0), 0), expected=expected, yours=yours)
+
+    assert check._costs([trial])[0].seconds == pytest.approx(times)
+
+
 def test_a_case_without_ranks_is_run_once() -> None:
     assert DOUBLED.check(lambda numbers: [number + number for number in numbers]).status == "passed"
 

@@ -139,6 +139,10 @@ def test_a_wrong_number_that_no_mistake_claims_still_gets_a_reason(given: str, m
     assert feedback.message.splitlines()[0] == message
 
 
+def test_a_rough_guess_is_not_taken_for_a_number_in_gib() -> None:
+    assert numeric(3.5e9, unit="GB", tolerance=0.1).answer("3").message.startswith("Too low.")
+
+
 def test_a_plain_number_may_be_given_in_python() -> None:
     assert EXACT.answer(16).correct
     assert not EXACT.answer(12.0).correct

@@ -30,6 +30,9 @@ from .where import first_wrong_call
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
 
+NOISE_SECONDS = 0.05
+"""On a busy machine, the CPU time of equal solutions differs by less than this in a case."""
+
 
 @dataclass(kw_only=True, eq=False)
 class Exercise(Declaration):
@@ -120,8 +123,13 @@ def _compared(
 
 def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
     """Return what the solution and the reference take. The time is the median's: the first case also loads modules."""
-    seconds = median(trial.yours.cpu_seconds / max(trial.expected.cpu_seconds, 1e-4) for trial in trials)
+    seconds = median(_times(trial.yours.cpu_seconds, trial.expected.cpu_seconds) for trial in trials)
     return _cost([trial.yours for trial in trials], seconds), _cost([trial.expected for trial in trials])
+
+
+def _times(seconds: float, reference: float) -> float:
+    """Return `seconds` as a multiple of the reference's; 1 if the difference may be what else the machine did."""
+    return 1.0 if abs(seconds - reference) < NOISE_SECONDS else seconds / max(reference, 1e-4)
 
 
 def _cost(observations: list[Observation], seconds: float = 1.0) -> Cost:

@@ -77,10 +77,10 @@ def with_n_ranks(rng: random.Random) -> Numeric:
     gigabytes, few, many = rng.choice([6, 10, 12]), rng.choice([2, 4]), rng.choice([16, 32])
     return Numeric(
         prompt=f"With stage 3 on {few} ranks, forward keeps {gigabytes} GB of activations on each rank. You go to "
-        f"{many} ranks, and each rank still has as many lines as before. How much does forward keep on each rank?",
+        f"{many} ranks, and each rank still has as many sequences as before. How much does forward keep on each rank?",
         expected=gigabytes * 10**9,
         unit="GB",
-        right="Activations come from the rank's own lines, and a rank has as many lines as before.",
+        right="Activations come from the rank's own sequences, and a rank has as many as before.",
         wrong="Which of a rank's activations does a different rank also hold?",
         mistakes=(
             (
