@@ -16,7 +16,7 @@ from ...exercises import Case, Exercise, Solution
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = 2 + number % 3, rng.getrandbits(32)
     users = [{world_size - 1}, {0}, set(), {0, 1}][number % 4]
-    what = f"{sorted(users) or 'none'} of which use the expert"
+    what = f"ranks that use the expert: {', '.join(map(str, sorted(users))) or 'none'}"
     return Case(world_size=world_size, args=lambda rank: (rank in users, seed), what=what)
 
 

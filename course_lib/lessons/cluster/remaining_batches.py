@@ -14,7 +14,7 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, batch_size, per_epoch = draw_world_size(rng, number), rng.randint(2, 3), rng.randint(3, 4)
     count = world_size * (batch_size * per_epoch + 1) + (world_size - 1)
     step = per_epoch * (0, 1, 2)[number % 3] + rng.randint(1, per_epoch - 1) * (number != 3)
-    what = f"{count} examples, batches of {batch_size}, stopped after {step} steps"
+    what = f"{count} examples, batches of {batch_size}, stopped before step {step}"
     return Case(world_size=world_size, args=lambda rank: (range(count), batch_size, step), what=what)
 
 

@@ -26,7 +26,7 @@ def draw(rng: random.Random, number: int) -> Case:
         tokens[length + 1 - padding :] = 0
         return seed, tokens, places(rank, world_size, length)
 
-    return Case(world_size=world_size, args=args, what=f"{length} tokens, of which {padding} are padding")
+    return Case(world_size=world_size, args=args, what=f"{length} tokens, {padding} of them padding")
 
 
 def averaged(solution: Solution, seed: int, tokens: Tensor, mine: Tensor) -> Any:

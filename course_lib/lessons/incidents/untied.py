@@ -87,7 +87,7 @@ def train(
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Train the tied model from `checkpoint`, and return the loss of each batch, and the export.
 
-    The model is made on the meta device: no rank need initialise what it then loads. The export is the
+    The model is made on the meta device, because each rank loads its values. The export is the
     state dict without `head.weight`, which is `embedding.weight`.
     """
     with torch.device("meta"):

@@ -56,8 +56,8 @@ exercise = Exercise("tensor.mlp", title="A tensor-parallel MLP", draw=draw, tria
     """, explanation="""
     Two all-reduces of [tokens, width], one in forward and one in backward, and no gather of a weight: this is all that
     the MLP sends. GELU is not linear, so it needs complete features: gelu(a + b) is not gelu(a) + gelu(b). This is why
-    the first matrix is cut by columns. The gradient of `down.bias` is whole on every rank, because the bias is added
-    where every rank has the same values.
+    the first matrix is cut by its output features. The gradient of `down.bias` is whole on every rank, because the bias
+    is added where every rank has the same values.
     """)
 
 
