@@ -143,6 +143,7 @@ def read(app: "Sphinx", name: str, source: list[str]) -> None:
     """Put the address of the repository into a page, in the place of the example."""
     if REPOSITORY:
         source[0] = source[0].replace("https://github.com/OWNER/NAME", REPOSITORY)
+        source[0] = source[0].replace("clone of the repository", f"clone of [the repository]({REPOSITORY})")
 
 
 def describe(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
