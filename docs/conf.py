@@ -170,4 +170,5 @@ def setup(app: "Sphinx") -> None:
     pack_planner()
     app.connect("autodoc-process-docstring", adapt, priority=400)  # before napoleon
     app.connect("source-read", read)
+    app.add_config_value("repository", REPOSITORY, "env")  # all pages are read again when the address changes
     app.connect("html-page-context", describe)

@@ -68,7 +68,7 @@ class Links(HTMLParser):
         for name, value in attrs:
             if name == "id" and value:
                 self.places.add(value)
-            if name in ("href", "src") and value:
+            if name in ("href", "src") and value and ("rel", "canonical") not in attrs:
                 (self.links if tag == "a" else self.fetched).add(value)
 
 
