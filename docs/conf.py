@@ -143,6 +143,7 @@ def read(app: "Sphinx", name: str, source: list[str]) -> None:
     """Put the address of the repository into a page, in the place of the example."""
     if REPOSITORY:
         source[0] = source[0].replace("https://github.com/OWNER/NAME", REPOSITORY)
+        source[0] = source[0].replace("clone of the repository", f"clone of [the repository]({REPOSITORY})")
 
 
 def describe(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
@@ -169,4 +170,5 @@ def setup(app: "Sphinx") -> None:
     pack_planner()
     app.connect("autodoc-process-docstring", adapt, priority=400)  # before napoleon
     app.connect("source-read", read)
+    app.add_config_value("repository", REPOSITORY, "env")  # all pages are read again when the address changes
     app.connect("html-page-context", describe)

@@ -68,7 +68,7 @@ class Links(HTMLParser):
         for name, value in attrs:
             if name == "id" and value:
                 self.places.add(value)
-            if name in ("href", "src") and value:
+            if name in ("href", "src") and value and ("rel", "canonical") not in attrs:
                 (self.links if tag == "a" else self.fetched).add(value)
 
 
@@ -277,3 +277,13 @@ def test_a_page_fits_a_phone_and_a_laptop(page: Page, address: str, name: str, w
     page.goto(f"{address}/{name}.html")
 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_wide_result_of_an_answer_is_not_cut_on_a_phone(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"{address}/lessons/06-zero-3.html")
+    page.evaluate("document.querySelectorAll('details').forEach(answer => { answer.open = true; })")
+
+    wide = "[...document.querySelectorAll('.output')].filter(one => one.scrollWidth > one.clientWidth)"
+    assert page.evaluate(f"{wide}.length") > 0
+    assert page.evaluate(f"{wide}.filter(one => getComputedStyle(one).overflowX === 'visible').length") == 0

@@ -248,7 +248,8 @@ def test_the_bubble_is_that_of_the_formula_and_what_cannot_be_is_refused() -> No
         name, parts = (("all forward first", 1), ("1F1B", chunks))[place]
         found = still(figure, ((2, 4, 8).index(ranks), number, chunks - 1))
         if parts > 1 and micro_batches % ranks:
-            assert found[f"{name} refused"][6].endswith("Choose a multiple of the number of ranks.")
+            words = " ".join(found[f"{name} {line}"][6] for line in (1, 2, 3))
+            assert words.endswith("Choose a multiple of the number of ranks.")
             continue
         bubble = (ranks - 1) / (parts * micro_batches + ranks - 1)
         assert found[f"{name} idle"][6] == f"{100 * bubble:.0f} % idle"

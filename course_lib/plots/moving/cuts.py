@@ -84,8 +84,8 @@ def _why(first: str, second: str) -> str:
 
 
 def _matrices(first: str, second: str) -> Still:
-    foot, still = HEAD + 2 * (TALL + APART), [text("on", 0, 64, "word", "sent by each rank in forward")]
-    still.append(text("big", 0, 40, "big", f"{sent_bytes(first, second):,} bytes"))
+    foot, still = HEAD + 2 * (TALL + APART), [text("on", 0, 64, "word", "bytes sent by each rank in forward")]
+    still.append(text("big", 0, 40, "big", f"{sent_bytes(first, second):,}"))
     for name, (width, height) in BOXES.items():
         word = words(first, second).get(name, "")
         for rank in range(2):
@@ -126,7 +126,7 @@ def move_sequence() -> Moving:
         on, foot = switch == "on", HEAD + RANKS * (STRIP + 14)
         still = [
             text("big", 0, 40, "big", percent(1 / RANKS if on else 1)),
-            text("on", 0, 64, "word", "of the activations between the pairs, on each rank"),
+            text("on", 0, 64, "word", "of the norms' activations, on each rank"),
         ]
         for place, name in enumerate(REGIONS):
             left, pair = place * 0.26, place % 2

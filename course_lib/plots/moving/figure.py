@@ -107,7 +107,8 @@ class Moving:
             "<style>.course-untrusted { display: none }</style>"
             f"<iframe title='{escape(self.title)}' style='{style}' srcdoc='{page}'></iframe>"
             f"<div class='course-untrusted'>{self.still.image}</div>"
-            f"<details><summary>The figure as text</summary><pre>{escape(repr(self))}</pre></details>"
+            "<details><summary>The figure as text</summary>"
+            f"<pre style='white-space: pre-wrap'>{escape(repr(self))}</pre></details>"
         )
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from textwrap import wrap
 from typing import Any
 
 from ..canvas import CATEGORIES, COMPUTE, EARLIER, FORWARD, SHADE, UPDATE, percent
@@ -13,6 +14,8 @@ from .shapes import Box, Lane, Still, filled, text
 LOOKS = {"f0": FORWARD, "f1": EARLIER, "b0": COMPUTE, "b1": UPDATE, "kept": CATEGORIES["activations"]}
 LEGEND = {"f0": "forward", "b0": "backward", "idle": "idle", "kept": "activations kept, in micro-batches"}
 TOP, PANEL, TALLEST, BACKWARD = 34, 192, 36, 2
+PHONE = 42
+"""The characters of a line on a phone."""
 
 Schedule = Callable[..., Any]
 """From the rank, the numbers of ranks and of micro-batches, and perhaps `chunks`, to the schedule of the rank."""
@@ -41,7 +44,8 @@ def move_schedules(schedules: Mapping[str, Schedule]) -> Moving:
             try:
                 rows = rows_of(name, ranks, micro_batches, chunks)
             except ValueError as refused:
-                return [title, text(f"{name} refused", -1, y + 18, "word", f"{refused}")]
+                lines = enumerate(wrap(f"{refused}", PHONE), 1)
+                return [title, *(text(f"{name} {line}", -1, y + 18 * line, "word", words) for line, words in lines)]
             idle = text(f"{name} idle", 1, y - 9, "value", f"{percent(_idle(rows))} idle", "end")
             most = text(f"{name} most", 2, y - 9, "note", f"≤ {_most(rows) / chunks:g} kept", "end")
             longest = (micro_batches + ranks - 1) * (1 + BACKWARD)  # without chunks

@@ -8,7 +8,7 @@ from .shapes import Shape, Still, filled, text
 PARAMS, DEVICE = 7.5e9, "h100"
 STATES = {"parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state"}
 NAMES = ("data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-SHARDED = ("nothing", "the optimizer state", "gradients too", "parameters too")
+SHARDED = ("nothing", "optimizer state", "gradients too", "parameters too")
 TOP, ROW, BAR = 116, 62, 26
 
 
@@ -55,7 +55,7 @@ def _bars(gpus: int) -> Still:
     still = [text("limit", limit, TOP + 4 * ROW - 8, "note", f"an H100 has {device / 1e9:.0f} GB", "middle")]
     for stage, shards in enumerate(SHARDED):
         y, x = TOP + stage * ROW, 0.0
-        still.append(text(f"stage {stage}", 0, y - 7, "title", f"stage {stage} · shards {shards}"))
+        still.append(text(f"stage {stage}", 0, y - 7, "title", f"stage {stage} shards {shards}"))
         still.append(text(f"total {stage}", 1, y - 6, "value", _total(stage, gpus), "end"))
         for state, nbytes in _held(stage, gpus).items():
             still.append(Shape(f"{state} {stage}", x, y, nbytes / most, BAR, state))
