@@ -208,13 +208,15 @@ def _named(name: object) -> str:
 
 
 def _more(gap: Gap, inner: Gap) -> str:
-    """Return, as sentences: whether only the reference's ranks differ, by how much a whole number is wrong, and which
+    """Return, as sentences: whether only one side's ranks differ, by how much a whole number is wrong, and which
     other named parts are right."""
     ((expected, given), *others), whole = inner.pairs, gap.expected[0]
     facts = ""
     alike = [all(gap.same(values[0], one) for one in values) for values in (inner.given, inner.expected)]
     if alike == [True, False]:
         facts = " Every rank has the same, and the reference's ranks differ."
+    if alike == [False, True] and None not in inner.given:
+        facts = " The ranks differ, and all should have the same."
     if not others and type(expected) is type(given) is int and max(expected, given) >= 100:
         facts += f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
     if isinstance(whole, dict) and all(isinstance(one, dict) for one in gap.given):

@@ -208,7 +208,7 @@ def ranks_differ(gap: Gap) -> Cause | None:
             action="Which call brings the result to every rank, and does every rank return it?",
         )
     return Cause(
-        likely="All ranks should have the same result, and yours differ.",
+        likely="",
         action="Print the value on each rank before and after each collective. Where do the ranks begin to differ?",
     )
 
