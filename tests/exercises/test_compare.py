@@ -552,6 +552,7 @@ def test_a_value_on_one_line(value: Any, text: str) -> None:
         (1.0, 1.000002, ("1", "1.0000020000000001")),
         ("a" * 90 + "b", "a" * 90 + "c", (f"…'{'a' * 36}b'", f"…'{'a' * 36}c'")),
         ((1,) * 9, (1,) * 10, ("a list or tuple of 9", "a list or tuple of 10")),
+        ({"a": ("b" * 80, 1)}, {"a": ("b" * 80, 2)}, ("at ['a'][1]: 1", "at ['a'][1]: 2")),
     ],
 )
 def test_two_values_are_told_apart_just_where_they_differ(expected: Any, given: Any, texts: tuple[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice, product
 
-from .plain import Array, Plain, difference, same
+from .plain import Array, Path, Plain, at, difference, same
 
 _SHOWN = 8
 """The number of items of a tensor or a list that are shown."""
@@ -46,7 +46,14 @@ def pair(expected: Plain, given: Plain, tolerance: float) -> tuple[str, str]:
         texts = short(expected, start=start, digits=digits), short(given, start=start, digits=digits)
         if texts[0] != texts[1]:
             return texts
+    if path := difference(expected, given, tolerance):  # too deep inside to be shown
+        texts = pair(at(expected, path), at(given, path), tolerance)
+        return _at(path, texts[0]), _at(path, texts[1])
     return kind(expected), kind(given)
+
+
+def _at(path: Path, text: str) -> str:
+    return f"at {''.join(f'[{key!r}]' for key in path)}: {text}"
 
 
 def first_element(expected: Plain, given: Plain, tolerance: float) -> tuple[list[int], float, float] | None:

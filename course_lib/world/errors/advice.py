@@ -20,6 +20,8 @@ _UNKNOWN_GROUP = (
     'World(…, backend="processes") gives each rank modules of its own.'
 )
 
+_NOT_CALLED = "a function stands there instead of its result: look for missing parentheses, as in `dist.get_rank()`."
+
 _ADVICE = {
     "'UserDefinedDictVariable' object has no attribute 'len'": (
         "torch 2.11 and 2.12 cannot compile a module on simulated ranks, which have hooks of their own. Give each "
@@ -60,6 +62,9 @@ _ADVICE = {
         "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "
         "function without `return`."
     ),
+    "'function'": _NOT_CALLED,
+    "'method'": _NOT_CALLED,
+    "'builtin_function_or_method'": _NOT_CALLED,
     "a dry run has no numbers": (
         "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave that line "
         "out of the dry run. Where the number matters, run the function in a small world: World(4)."

@@ -44,8 +44,9 @@ def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]])
             or _is_inside(call, other.line, calls[rank])
         ]
         if without:
-            make = f"make the {written(call)} at {line} on every rank or on none"
-            return f"{make}: {who(without)} went on without it.{hidden([call])}"
+            inside = hidden([call])
+            make = f"{'call' if inside else 'make the'} {written(call)} at {line} on every rank or on none"
+            return f"{make}: {who(without)} went on without it.{inside}"
     return ""
 
 

@@ -82,6 +82,15 @@ def lacks_a_name_of_an_earlier_cell() -> None:
 
 
 @fails("raised")
+def forgets_to_call_a_function() -> None:
+    """all 3 ranks raised TypeError: unsupported operand type(s) for ** or pow(): 'function' and 'int'
+      ranks 0-2 raised at test_failures.py line _, in forgets_to_call_a_function:  dist.get_rank**2
+    Next: a function stands there instead of its result: look for missing parentheses, as in `dist.get_rank()`.
+    """
+    dist.get_rank**2
+
+
+@fails("raised")
 def raises_the_same_on_every_rank() -> None:
     """all 3 ranks raised ValueError: the same
       ranks 0-2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")
@@ -706,7 +715,7 @@ def gathers_in_a_comprehension_on_one_rank() -> None:
       rank 0 called all_gather_single_coalesced #1 at test_failures.py line _, in
             gathers_in_a_comprehension_on_one_rank:  {name: one.full_tensor() for name, one in state.items()}
       rank 1 called barrier #1 at test_failures.py line _, in gathers_in_a_comprehension_on_one_rank:  dist.barrier()
-    Next: make the full_tensor at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    Next: call full_tensor at test_failures.py line _ on every rank or on none: rank 1 went on without it.
             full_tensor calls collectives.
     """
     state = {"weight": distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])}
@@ -722,7 +731,7 @@ def clips_between_two_steps_of_one_rank() -> None:
             clip_grad_norm_(net.parameters(), 1.0)
       rank 1 called all_gather_single #2 at test_failures.py line _, in clips_between_two_steps_of_one_rank:  loss =
             net(torch.ones(2, 4)).sum()
-    Next: make the clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    Next: call clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
             clip_grad_norm_ calls collectives.
     """
     net = fully_shard(torch.nn.Linear(4, 4))
@@ -739,7 +748,7 @@ def clips_on_one_rank() -> None:
       rank 0 called all_reduce #1 at test_failures.py line _, in clips_on_one_rank:  clip_grad_norm_(net.parameters(),
             1.0)
       rank 1 called barrier #1 at test_failures.py line _, in clips_on_one_rank:  dist.barrier()
-    Next: make the clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    Next: call clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
             clip_grad_norm_ calls collectives.
     """
     net = fully_shard(torch.nn.Linear(4, 4))
