@@ -1,4 +1,4 @@
-"""Run every benchmark, print one table and write it to RESULTS.md."""
+"""Run every benchmark, print its table, and write all to RESULTS.md."""
 
 import argparse
 import math
@@ -72,8 +72,8 @@ def main() -> int:
         measured = list(BENCHMARKS[name]())
         rows += measured
         sections.append(f"## {name}\n\n{table(measured)}")
+        print(sections[-1], end="\n\n", flush=True)
     text = "\n\n".join(sections) + "\n"
-    print(text)
     if set(names) == set(BENCHMARKS):
         RESULTS.write_text(f"{text}\n![The ratios as bars]({FIGURE.name})\n", encoding="utf-8")
         FIGURE.write_text(figure(rows), encoding="utf-8")

@@ -82,7 +82,8 @@ def without_records() -> ExitStack:
     """A context in which ranks record no lines, exceptions and handles, and check no arguments."""
     stack = ExitStack()
     stack.enter_context(patch.object(local_call, "receiver_of_work", lambda: None))
-    stack.enter_context(patch.object(recorder, "learner_line", lambda: LINE))
+    stack.enter_context(patch.object(recorder, "learner_line", lambda thread: LINE))
+    stack.enter_context(patch.object(recorder, "library_function", lambda line: ""))
     stack.enter_context(patch.object(recorder, "check", lambda *arguments: None))
     stack.enter_context(patch.object(Unfinished, "of", lambda error: None))
     stack.enter_context(patch.object(InterposedRank, "asked", lambda rank, work: None))
