@@ -25,11 +25,9 @@ from course_lib.exercises import Case, Exercise, get, names
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.plain import plain
 from course_lib.lessons.incidents import thirty_minutes
+from course_lib.widgets.cells import MODULES
 
 INCIDENTS = [name for name in names() if name.startswith("incidents.")]
-
-LOADED_LATE = ("torch.distributed.fsdp", "torch._dynamo", "torch.distributed.optim")
-"""What torch imports at the first optimizer step and the first sharded module."""
 
 LIMIT = timedelta(seconds=4)
 """How long a rank waits in a collective of gloo."""
@@ -69,7 +67,7 @@ def wait_for(folder: Path, name: str, case: Case) -> None:
 
 
 def main(folder: Path) -> None:
-    for module in LOADED_LATE:
+    for module in MODULES:
         importlib.import_module(module)  # else each process would do so
     thirty_minutes.PAUSE = 6  # longer than the limit
     fork = multiprocessing.get_context("fork")
