@@ -35,7 +35,7 @@ def calls(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 class Diagnosis:
-    """What the course reports of an incident."""
+    """The course's report of an incident."""
 
     def __init__(self, text: str) -> None:
         self._text = text

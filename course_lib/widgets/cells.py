@@ -22,7 +22,7 @@ from .exercise_widget import ExerciseWidget
 F = TypeVar("F")
 
 MODULES = ("sympy", "torch.distributed.fsdp", "torch._dynamo", "torch.distributed.optim")
-"""What torch imports at the first optimizer step and the first sharded module: more than a second of CPU time."""
+"""The modules that torch imports at the first optimizer step and sharded module: over a second of CPU time."""
 PAUSE_SECONDS = 0.5
 
 

@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def causes(self) -> dict[str, str]:
-        """What may be the cause, by how sure that is."""
+        """The possible cause, by how certain it is."""
         return {label: text for label, text in (("Likely", self.likely), ("Perhaps", self.perhaps)) if text}
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a solution takes in all cases, on all ranks together.
+    """The cost of a solution: the sum over all cases and ranks.
 
     `seconds` is CPU time, as a multiple of the reference's.
     """

@@ -240,7 +240,7 @@ class Declaration:
 
 
 _RIGHT = re.compile(r"The [a-z ]+ (is|are) right\. (But )?")
-"""What a message says is right, which does not hold if there is another mistake."""
+"""The part of a message that calls something right, which a second mistake can make false."""
 
 
 def _both(one: Mistake, other: Mistake) -> str:

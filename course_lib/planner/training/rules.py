@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 COUNTED = ("world_size", "batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks",
            "context_parallel", "expert_parallel")  # fmt: skip
 OFFLOADED = {"optimizer": 1, "parameters": 3}
-"""What can be offloaded, and from which stage on there is a shard of it."""
+"""The states that can be offloaded, and the first stage that shards each."""
 
 
 def check(settings: "Settings", choices: Mapping[str, Iterable[str]]) -> None:

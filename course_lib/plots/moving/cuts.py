@@ -16,7 +16,7 @@ BOXES = {"x": (0.08, 40), "W₁": (0.2, 28), "x W₁": (0.2, 40), "GELU": (0.2, 
 GAP = (1 - sum(width for width, _ in BOXES.values())) / len(BOXES)
 LEFT = dict(zip(BOXES, accumulate((width + GAP for width, _ in BOXES.values()), initial=0.0), strict=False))
 BETWEEN = {"x": "×", "W₁": "=", "x W₁": "→", "GELU": "×", "W₂": "="}
-"""What stands between a tensor and the next."""
+"""The sign between a tensor and the next one."""
 LOOKS = {f"rank {rank}": colour for rank, colour in enumerate(MEMBERS)} | {"meets": MOVING}
 PALE = {f"{name} pale": {"fill": fill, "fill_opacity": 0.3} for name, fill in LOOKS.items()}
 

@@ -35,7 +35,7 @@ class Control(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """What the reader reads."""
+        """The values as a reader sees them."""
         return [value if isinstance(value, str) else f"{value:,}" for value in self.values]
 
 
@@ -119,7 +119,7 @@ class Moving:
 
     @property
     def _data(self) -> dict[str, Any]:
-        """What `moving.js` reads."""
+        """The figure as `moving.js` reads it."""
         looks = (TEXTS | PLAIN | {**self.looks}).items()
         return {
             "controls": [control._asdict() | {"values": control.names} for control in self.controls.values()],
@@ -130,7 +130,7 @@ class Moving:
         } | {name: getattr(self, name) for name in ("height", "left", "right", "cursor")}
 
     def _by_setting(self, names: Sequence[str], make: Callable[..., Any]) -> dict[str, Any]:
-        """Return the numbers of some controls, and what there is for each setting of these."""
+        """Return the numbers of some controls, and an entry for each setting of these."""
         numbers = product(*(range(len(self.controls[name].values)) for name in names))
         values = product(*(self.controls[name].values for name in names))
         of = {",".join(map(str, place)): make(*setting) for place, setting in zip(numbers, values, strict=True)}

@@ -183,7 +183,7 @@ ADVICE = {
     "members": NEW_GROUP,
     "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",
 }
-"""What to do about a property in which calls differ."""
+"""The advice, by the property in which calls differ."""
 
 
 def _property(call: Call, detail: str) -> str:
