@@ -20,10 +20,17 @@ from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
 
 
-def _modules() -> list[ModuleType]:
+def _modules() -> tuple[ModuleType, ...]:
     """Return the modules of the learner. The notebook is not one of them: its functions are copied."""
-    plain = [one for name, one in list(sys.modules.items()) if type(one) is ModuleType and name != "__main__"]
-    return [one for one in plain if (file := vars(one).get("__file__")) and is_learners_file(file)]
+    modules = sys.modules.copy()
+    return _learners(tuple(modules), tuple(map(id, modules.values())))
+
+
+@functools.lru_cache(maxsize=1)  # each run asks twice, and looking at the modules of torch and Jupyter takes 1 ms
+def _learners(names: tuple[str, ...], ids: tuple[int, ...]) -> tuple[ModuleType, ...]:
+    """Return the modules of the learner among the imported ones, which have these names and are these objects."""
+    plain = [sys.modules[name] for name in names if name != "__main__" and type(sys.modules.get(name)) is ModuleType]
+    return tuple(one for one in plain if (file := vars(one).get("__file__")) and is_learners_file(file))
 
 
 def caches() -> Iterator[Replacement]:
