@@ -84,8 +84,8 @@ QUIZ = Quiz(name="pipeline", title="Pipeline parallel", questions=(
           > Then more ranks wait for the first micro-batch.""", several=True)),
     Question(id="kept", ask=micro_batches_kept),
     Question(id="memory-of-1f1b", ask=Choice.read("""
-        You double the number of micro-batches, of the same size, under 1F1B. What happens to the peak of rank 0's
-        activations?
+        Under 1F1B, with more micro-batches than ranks, you double their number. Each has the same size as before. What
+        happens to the peak of rank 0's activations?
 
         - [x] Nothing
           > It keeps at most P micro-batches.

@@ -118,7 +118,7 @@ QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2
         - [x] DeepSpeed clips gradients to a norm of 1.0 by default.
           > It has done so since release 0.19.3. With FSDP2, you call torch.nn.utils.clip_grad_norm_ yourself.
         - [ ] FSDP2 sums gradients where DeepSpeed averages them.
-          > Both average. With a sum, the losses would differ from the second step on.
+          > Both average. A sum would change the second loss with SGD, and hardly any loss with Adam.
         - [ ] Sharding changes what Adam computes.
           > Adam updates each element separately, so it does not matter which rank holds it.
         - [ ] FSDP2 computes in bfloat16 by default.
