@@ -26,7 +26,7 @@ DISTRIBUTION = "sharded-course"
 TORCH_TRIED = ("2.11", "2.12", "2.13", "2.14")
 """The releases that the tests of worlds, meter, `zero` and `parallel` were run with: see docs/limits.md."""
 
-COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks, and each holds 1.7 GB at its peak
+COMFORTABLE_BYTES = 4 * 2**30  # lesson 11 runs a program on two ranks, and each holds 1.7 GB at its peak
 NAME_WIDTH = len("simulated worlds")
 INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
 
@@ -180,7 +180,7 @@ def memory() -> Finding:
     value = f"{free_bytes / 2**30:.1f} GiB free"
     if free_bytes >= COMFORTABLE_BYTES:
         return ok("memory", value)
-    return warn("memory", value, f"close other programs: lesson 04 wants {COMFORTABLE_BYTES / 2**30:.0f} GiB")
+    return warn("memory", value, f"close other programs: lesson 11 wants {COMFORTABLE_BYTES / 2**30:.0f} GiB")
 
 
 def progress() -> Finding:

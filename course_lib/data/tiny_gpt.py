@@ -81,11 +81,11 @@ class TinyGPT(nn.Module):
 
 
 def batch(step: int, size: int = 12, context: int = 32) -> tuple[Tensor, Tensor]:
-    """Return `size` pieces of the text, and for each of their bytes the byte that follows, both [size, context].
+    """Return `size` sequences of the text, and for each of their bytes the byte that follows, both [size, context].
 
-    The pieces depend on `step` alone, so that all ranks draw the same batch; each then takes its share of it.
+    The sequences depend on `step` alone, so that all ranks draw the same batch; each then takes its share of it.
     """
     numbers = torch.tensor(list(text.encode()), device="cpu")
     starts = torch.randint(len(text) - context, (size,), generator=torch.Generator().manual_seed(step), device="cpu")
-    pieces = numbers[starts[:, None] + torch.arange(context + 1, device="cpu")].to(torch.get_default_device())
-    return pieces[:, :-1], pieces[:, 1:]
+    sequences = numbers[starts[:, None] + torch.arange(context + 1, device="cpu")].to(torch.get_default_device())
+    return sequences[:, :-1], sequences[:, 1:]

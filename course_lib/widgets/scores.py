@@ -83,7 +83,7 @@ def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
     """Return the scoreboard: what each of your stages holds, sends and takes. As the last line of a cell it is shown.
 
     The course's own stages come first, in grey and without a time. They train as the lessons do: three steps of 24
-    pieces of text, on four simulated ranks.
+    sequences, on four simulated ranks.
 
     Args:
         name: the name of a row: "data parallel", "ZeRO-1". The same name replaces the row.

@@ -27,7 +27,7 @@ def test_the_first_image_is_a_zero() -> None:
     assert (16 * images[0, 0, 3]).tolist() == [0, 4, 12, 0, 0, 8, 8, 0]  # both sides of the ring, and a hole
 
 
-def test_a_batch_is_pieces_of_the_text_and_what_follows() -> None:
+def test_a_batch_is_sequences_of_the_text_and_what_follows() -> None:
     inputs, targets = batch(step=3, size=4, context=10)
 
     assert inputs.shape == targets.shape == (4, 10)
