@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .data import TinyGPT, batch, digits, text
     from .errors import CourseError, CourseWarning
     from .exercises import incident
-    from .meter import cuda_snapshot, mark
+    from .meter import mark
     from .planner import plan
     from .plots import compare_memory, curve, report, table
     from .widgets import choose_world, course_map, exercise, my_results, predict, quiz, scoreboard, show_planner
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CourseError", "CourseWarning", "RankError", "Run", "TinyGPT", "World", "batch", "choose_world",
-    "compare_memory", "course_map", "cuda_snapshot", "curve", "digits", "exercise", "exercises", "incident", "mark",
+    "compare_memory", "course_map", "curve", "digits", "exercise", "exercises", "incident", "mark",
     "my_results", "parallel", "plan", "planner", "plots", "predict", "production", "quiz", "quizzes", "report",
     "scoreboard", "show_planner", "table", "text", "zero",
 ]  # fmt: skip
@@ -35,7 +35,7 @@ _NAMES = {
     "data": ("TinyGPT", "batch", "digits", "text"),
     "errors": ("CourseError", "CourseWarning"),
     "exercises": ("incident",),
-    "meter": ("cuda_snapshot", "mark"),
+    "meter": ("mark",),
     "planner": ("plan",),
     "plots": ("compare_memory", "curve", "report", "table"),
     "widgets": (

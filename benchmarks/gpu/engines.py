@@ -4,7 +4,6 @@ import gzip
 import json
 import pickle
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, product
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch.profiler import profile
 
-from course_lib import cuda_snapshot
 from course_lib.production.recorded import recorded_steps
 
 from ..stages import training
@@ -55,8 +53,11 @@ def record(name: str, trace: Path, snapshot: Path, drawn: Path) -> None:
     with profile() as profiler:
         recorded_steps(name)
     before = torch.cuda.memory_allocated()
-    with cuda_snapshot(snapshot) if GPU and dist.get_rank() == 0 else nullcontext():
-        recorded_steps(name)
+    if GPU:
+        torch.cuda.memory._record_memory_history()
+    recorded_steps(name)
+    if GPU and dist.get_rank() == 0:
+        torch.cuda.memory._dump_snapshot(str(snapshot))
     if dist.get_rank() == 0:
         profiler.export_chrome_trace(str(trace))
         with gzip.open(trace) as file:

@@ -1,7 +1,6 @@
 """The memory, communication and time of each rank in a run. Of our packages, this one imports only `errors`."""
 
 from .comm import CommCall, Communication
-from .cuda import cuda_snapshot
 from .gpu import gpu_bytes
 from .ledger.allocator import ALLOCATORS
 from .ledger.ledger import CATEGORIES
@@ -30,7 +29,6 @@ __all__ = [
     "Snapshot",
     "SourceLine",
     "Timeline",
-    "cuda_snapshot",
     "current",
     "film",
     "gpu_bytes",

@@ -1,13 +1,12 @@
 """Ranks on real GPUs: NCCL with one of them, and two ranks that share it."""
 
 import os
-import pickle
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, RankError, World, cuda_snapshot, mark, zero
+from course_lib import CourseError, RankError, World, mark, zero
 from course_lib.commands import recipe
 
 pytestmark = [
@@ -54,17 +53,6 @@ def test_a_stage_on_nccl_has_its_memory_seen_by_the_allocator(stage) -> None:
     assert report.cuda is not None and report.marks["trained"].cuda is not None
     assert report.cuda.max_allocated_bytes >= report.peak_bytes > 0
     assert report.cuda.max_reserved_bytes >= report.cuda.max_allocated_bytes
-
-
-def test_a_snapshot_of_the_allocator_has_its_segments_and_what_came_and_went(tmp_path) -> None:
-    def program(folder) -> None:
-        with cuda_snapshot(folder / f"rank-{dist.get_rank()}.pickle"):
-            step(zero.Stage3)
-
-    World(1, backend="nccl:1").run(program, tmp_path)
-    snapshot = pickle.loads((tmp_path / "rank-0.pickle").read_bytes())
-    assert snapshot["segments"]
-    assert {"alloc", "free_completed"} <= {event["action"] for event in snapshot["device_traces"][0]}
 
 
 @pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage2])

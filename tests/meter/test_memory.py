@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
-from course_lib import CourseError, RankError, World, cuda_snapshot, mark
+from course_lib import CourseError, World, mark
 from course_lib.meter import MemoryReport
 from course_lib.meter.watching import operators
 
@@ -467,17 +467,6 @@ def test_variables_count_at_the_end_also_where_torch_wraps_the_function() -> Non
 def test_mark_does_nothing_where_nothing_is_measured() -> None:
     assert mark("here") is None
     assert World(1, measure=False).run(lambda: mark("here"))[0] is None
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: see tests/gpu")
-def test_a_snapshot_of_a_gpu_that_is_not_there_is_refused(tmp_path) -> None:
-    def program() -> None:
-        with cuda_snapshot(tmp_path / "snapshot.pickle"):
-            torch.ones(1)
-
-    with pytest.raises(RankError, match=r"torch sees no GPU here.*backend='nccl'"):
-        World(2).run(program)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_was_not_measured_says_so() -> None:
