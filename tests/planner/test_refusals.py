@@ -20,7 +20,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"precision": "fp8"},
             "precision='fp8': there is no such precision. "
-            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16'.",
+            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16', 'bf16_fp32_reduction'.",
         ),
         (
             {"optimizer": "adamv"},
