@@ -227,7 +227,7 @@ def of_params(params: Any) -> Model:
         ValueError: it is none of these, or they have no elements.
     """
     if isinstance(params, int | float):
-        return Model(name="a model", params=whole("params", params))
+        return Model(name="a model", params=whole("params", params, most=10**15))
     try:
         given = list(params) if not isinstance(params, str) else []
         flat = all(isinstance(size, int) for shape in given for size in shape)
