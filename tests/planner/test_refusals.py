@@ -75,7 +75,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         ),
         ({"engine": "zero", "precision": "bf16_fp32_reduction"}, "engine='zero' with precision='bf16_fp32_reduction'"),
         ({"compiled": "no"}, "compiled='no': there is no such compiled. Choose one of True, False."),
-        ({"precision": "fp32", "fp8": "matrices"}, "fp8='matrices' with precision='fp32': fp8 takes the place of bf16."),
+        ({"precision": "fp32", "fp8": "matrices"}, "fp8='matrices' with precision='fp32': fp8 takes the place"),
         ({"bucket_bytes": 0}, "bucket_bytes=0: it has to be a whole number, 1 or more."),
     ],
 )

@@ -12,7 +12,7 @@ class PlanError(CourseError, ValueError):
     """A question that cannot be planned. A notebook shows its text without the frames of the planner."""
 
 
-def known(what: str, name: object, names: Iterable[str]) -> None:
+def known(what: str, name: object, names: Iterable[object]) -> None:
     """Raise PlanError unless `name` is one of `names`."""
     names = list(names)
     if name not in names:
