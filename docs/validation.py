@@ -107,6 +107,21 @@ def source(name: str | tuple[str, ...], kind: str = "", hidden: int | None = Non
     return keep
 
 
+def nvidia(what: str) -> Callable[[Run], bool]:
+    """Return what keeps the later runs of NVIDIA's software: with adapters ("LoRA"), experts ("EP"), or neither."""
+
+    def keep(run: Run) -> bool:
+        kind = next((word for word in ("LoRA", "EP") if word in run.sharding), "dense")
+        return run.source.startswith("NVIDIA ") and kind == what
+
+    return keep
+
+
+def adapted(how: str) -> Callable[[Run], bool]:
+    """Return what keeps the runs of Qwen's README that train adapters in this way."""
+    return lambda run: run.source.startswith("Qwen") and run.sharding.split(",")[0] == how
+
+
 ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
     ("Playbook, data parallel and ZeRO-1", (RESERVED, SPEED), playbook("data parallel")),
     ("Playbook, pipeline parallel", (RESERVED,), playbook("PP")),
@@ -143,6 +158,17 @@ ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
     ("torchtune, LoRA and QLoRA", (RESERVED, SPEED), source("torchtune")),
     ("torchao, Llama 3 8B in bf16 and fp8: H100, MI300X, B200", (RESERVED, SPEED), source("torchao")),
     ("Megatron, mixture of experts on 8 to 256 GPUs", (SPEED,), source(("Megatron MoE", "Megatron-Bridge"))),
+    ("KempnerForge, FSDP on 1 to 32 H200", (MEMORY, SPEED), source("KempnerForge", "data parallel")),
+    ("KempnerForge, TP 2 and 4 in a node, and FSDP", (MEMORY, SPEED), source("KempnerForge", "TP")),
+    ("KempnerForge, TP 4 and PP", (MEMORY, SPEED), source("KempnerForge", "TP and PP")),
+    ("torchtitan, fp8 and CP to 262,144 tokens", (RESERVED, SPEED), source("torchtitan 20", "data parallel")),
+    ("torchtitan, TP 8, in bf16 and fp8", (SPEED,), source("torchtitan 20", "TP")),
+    ("torchtitan, 405B, TP 8, PP 8, CP to 8, fp8", (RESERVED, SPEED), source("torchtitan 20", "TP and PP")),
+    ("NVIDIA, dense models, most in fp8", (SPEED,), nvidia("dense")),
+    ("NVIDIA, LoRA", (SPEED,), nvidia("LoRA")),
+    ("NVIDIA, experts", (SPEED,), nvidia("EP")),
+    ("Qwen, LoRA on one A100, 256 to 8,192 tokens", (RESERVED, SPEED), adapted("LoRA")),
+    ("Qwen, 4-bit LoRA, the same", (RESERVED,), adapted("QLoRA")),
 ]
 
 

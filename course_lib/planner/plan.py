@@ -192,7 +192,7 @@ def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
     described = of_params(params) if model is None else model
-    if isinstance(described, str):
+    if not isinstance(described, Transformer | Model):
         known("model", described, MODELS)
         described = MODELS[described]
     if isinstance(described, Transformer):

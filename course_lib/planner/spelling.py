@@ -42,7 +42,7 @@ def number(what: str, text: str, *words: str) -> float:
 
 def read(name: str, text: str) -> Any:
     """Return the setting's value that `written` has written. Raises PlanError if it is none."""
-    kind = str(SETTINGS[name].type)
+    kind, option = str(SETTINGS[name].type), SHORT.get(name, flag(name))
     if "Collection" in kind:
         return () if text == "none" else tuple(text.split(","))
     words: dict[str, Any] = {"yes": True, "no": False} if "bool" in kind else {}
@@ -50,8 +50,8 @@ def read(name: str, text: str) -> Any:
     if text in words or "str" in kind:
         return words.get(text, text)
     if "int" in kind or "float" in kind:
-        return number(flag(name), text, *words)
-    raise PlanError(f"{flag(name)} {text}: it does not have this value. Give {' or '.join(words)}.")
+        return number(option, text, *words)
+    raise PlanError(f"{option} {text}: it does not have this value. Give {' or '.join(words)}.")
 
 
 def flags(settings: Mapping[str, Any]) -> Iterator[str]:

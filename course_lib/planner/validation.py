@@ -28,8 +28,11 @@ _SLOWER = replace(HARDWARE["a100-infiniband"], network=Link(**LINKS["network"], 
 MACHINES = HARDWARE | {
     "a100, 4 x 100 Gb RoCE": _SLOWER, "a100, 4 x 100 Gb Omni-Path": _SLOWER,
     "h200 nodes": replace(HARDWARE["h200"], network=HARDWARE["h100-infiniband"].network),
+    "h200, 4 a node": replace(HARDWARE["h200"], devices=4, network=Link(**LINKS["network"], bandwidth=200e9)),
+    "h100 96 GB": replace(HARDWARE["h100-infiniband"], memory_bytes=102 * 10**9),
 }  # fmt: skip
-"""Machines by the name in the files: with the networks of InternLM's and BLOOM's clusters, four ports of 100 Gb/s."""
+"""Machines by the name in the files: with the networks of InternLM's and BLOOM's clusters, four ports of 100 Gb/s, and
+of KempnerForge's, four of 400; and torchtitan's GPUs of 95.04 GiB."""
 RAN, OUT_OF_MEMORY, CRASHED = "ran", "ran out of memory", "crashed or ran out of memory"
 _FILES: dict[str, dict[str, str]] = {
     "ultrascale-playbook-runs.csv": {
@@ -42,7 +45,7 @@ _FILES: dict[str, dict[str, str]] = {
         "implementation": "fused",
     },
     "other-runs.csv": {},
-    "adapters-experts-fp8.csv": {},
+    "adapters-experts-fp8.csv": {}, "later-runs.csv": {},
 }  # fmt: skip
 """The files of `published/`, and what all of their rows have. Columns are named as settings and as `Transformer`'s."""
 _MEASURED: dict[str, dict[str, float]] = {

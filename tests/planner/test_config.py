@@ -78,6 +78,16 @@ def test_a_text_model_inside_another_is_found() -> None:
     assert Transformer.from_config({"model_type": "any", "text_config": LLAMA}).layers == 32
 
 
+def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:
+    """Command R and StarCoder2 are tied, and do not say so; Mistral inside Pixtral is not."""
+    plain = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
+    inside = {"text_config": plain}
+
+    tied = [Transformer.from_config(one).tied for one in (plain, inside, inside | {"tie_word_embeddings": True})]
+    assert tied == [True, False, True]
+    assert Transformer.from_config({"text_config": plain | {"model_type": "gemma2"}}).tied
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -92,6 +102,12 @@ def test_a_text_model_inside_another_is_found() -> None:
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: it has to be a whole number, from 0 to"),
         (MIXTRAL | {"intermediate_size": [1, 2]}, r"intermediate_size=\[1, 2\]: it has to be a whole number"),
         (MIXTRAL | {"num_experts_per_tok": None}, "config.json of mixtral: without num_experts_per_tok"),
+        (MIXTRAL | {"mamba_d_state": 16, "model_type": "jamba"}, "jamba: mamba_d_state describes layers that"),
+        ({"text_config": MIXTRAL | {"intermediate_size_mlp": 16384}}, "intermediate_size_mlp describes layers that"),
+        (LLAMA | {"moe_num_experts": 64, "model_type": "ernie4_5_moe"}, "ernie4_5_moe: moe_num_experts describes"),
+        (GPT2 | {"multi_query": True, "model_type": "gpt2"}, "multi_query describes layers that"),
+        (LLAMA | {"type_vocab_size": 2, "model_type": "bert"}, "bert: type_vocab_size describes layers that"),
+        (MIXTRAL | {"hidden_act": "gelu"}, "experts=8, gated=False: experts are planned with a gate"),
     ],
 )
 def test_an_unknown_architecture_is_refused(config: Any, message: str) -> None:

@@ -20,7 +20,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"precision": "fp8"},
             "precision='fp8': there is no such precision. "
-            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16'.",
+            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16', 'bf16_fp32_reduction'.",
         ),
         (
             {"optimizer": "adamv"},
@@ -73,6 +73,9 @@ from course_lib.planner import MODELS, choose, hardware, plan
             "engine='zero' with reshard=False: this course's stage 3 frees each unit after forward. "
             "Choose reshard=True, or another engine.",
         ),
+        ({"engine": "zero", "precision": "bf16_fp32_reduction"}, "engine='zero' with precision='bf16_fp32_reduction'"),
+        ({"compiled": "no"}, "compiled='no': there is no such compiled. Choose one of True, False."),
+        ({"precision": "fp32", "fp8": "matrices"}, "fp8='matrices' with precision='fp32': fp8 takes the place"),
         ({"bucket_bytes": 0}, "bucket_bytes=0: it has to be a whole number, 1 or more."),
     ],
 )
@@ -87,9 +90,9 @@ def test_what_is_neither_a_number_nor_shapes_is_refused(params: object) -> None:
         plan(params=params)
 
 
-@pytest.mark.parametrize("params", [0, -1, 7.5, float("inf"), float("nan"), True])
+@pytest.mark.parametrize("params", [0, -1, 7.5, float("inf"), float("nan"), True, 10**400])
 def test_impossible_numbers_of_parameters_are_refused(params: float) -> None:
-    with pytest.raises(ValueError, match="it has to be a whole number, 1 or more"):
+    with pytest.raises(ValueError, match="it has to be a whole number, from 1 to 1000000000000000"):
         plan(params=params)
 
 
@@ -105,8 +108,10 @@ def test_a_plan_is_for_params_or_for_a_model(given: dict[str, object]) -> None:
 
 
 def test_an_unknown_model_has_a_suggestion() -> None:
-    with pytest.raises(ValueError, match=r"model='llama7b': .* Did you mean 'llama-7b'"):
-        plan(model="llama7b")
+    with pytest.raises(ValueError, match=r"model='LLAMA7B': .* Did you mean 'llama-7b'"):
+        plan(model="LLAMA7B")
+    with pytest.raises(ValueError, match=r"model=\{'layers': 3\}: there is no such model"):
+        plan(model={"layers": 3})  # type: ignore[arg-type]
 
 
 def test_a_sequence_longer_than_the_model_is_refused() -> None:

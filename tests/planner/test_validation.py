@@ -65,6 +65,10 @@ def test_tensor_parallel_memory_on_the_half_that_nothing_is_fitted_on(validation
         ("BigScience", "reserved", 65, 0.032),
         ("InternLM", "tokens/s/GPU", 31, 0.12),
         ("Megatron-LM", "tokens/s/GPU", 8, 0.10),
+        ("KempnerForge", "active", 20, 0.05),
+        ("torchtitan 20", "reserved", 9, 0.10),
+        ("torchtitan 20", "tokens/s/GPU", 21, 0.11),
+        ("Qwen", "reserved", 36, 0.07),
     ],
 )
 def test_runs_that_no_constant_is_fitted_on(

@@ -12,11 +12,11 @@ class PlanError(CourseError, ValueError):
     """A question that cannot be planned. A notebook shows its text without the frames of the planner."""
 
 
-def known(what: str, name: object, names: Iterable[str]) -> None:
+def known(what: str, name: object, names: Iterable[object]) -> None:
     """Raise PlanError unless `name` is one of `names`."""
     names = list(names)
     if name not in names:
-        close = get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
+        close = get_close_matches(str(name).lower(), [other for other in names if isinstance(other, str)], n=1)
         few = len(names) <= 8 or not close
         hint = f"Choose one of {', '.join(map(repr, names))}." if few else f"Did you mean {close[0]!r}?"
         raise PlanError(f"{what}={name!r}: there is no such {what}. {hint}")

@@ -20,7 +20,14 @@ _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "glm4")
 _BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
 _NORMED = ("qwen3", "qwen3_moe")  # norms of queries and of keys
-_UNKNOWN = ("kv_lora_rank", "ssm_state_size", "layers_block_type", "is_encoder_decoder")
+_UNKNOWN = (
+    "kv_lora_rank",  # latent attention: DeepSeek
+    "ssm_state_size", "mamba_d_state", "layers_block_type", "linear_num_key_heads", "linear_attn_config",
+    "attn_type_list",  # state spaces, linear attention: Jamba, Qwen3-Next, Kimi, MiniMax
+    "intermediate_size_mlp", "moe_num_experts", "residual_moe",  # experts in other ways: Llama 4, ERNIE, Grok
+    "multi_query",  # StarCoder
+    "is_encoder_decoder", "type_vocab_size",  # T5, BERT
+)  # fmt: skip
 
 
 def described(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,6 +37,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         PlanError: keys are missing, numbers are none, or it is no decoder whose layers are all attention and
             feed-forward layer.
     """
+    file = config
     config = config.get("text_config", config) if isinstance(config, Mapping) else config
     if not isinstance(config, Mapping):
         raise PlanError("config.json: it has no keys. Give the file that belongs to a model's weights.")
@@ -38,6 +46,9 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         for key in _NUMBERS if config.get(key) is not None
     }}  # fmt: skip
     kind = config.get("model_type", "")
+    # A file leaves out what is transformers' default: True, or of a model inside another, that model's.
+    tied = "text_config" not in file or kind in _GATED_GELU
+    tied = config.get("tie_word_embeddings", file.get("tie_word_embeddings", tied))
     names = {name: next((key for key in keys if config.get(key)), None) for name, keys in _KEYS.items()}
     if kind == "gpt2":
         config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
@@ -65,7 +76,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         "name": config.get("_name_or_path") or kind, "kv_heads": kv_heads, "head_size": size, "gated": gated,
         "vectors": biases + (2 * size if kind in _NORMED else 0), "source": "config.json",
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
-        "tied": bool(config.get("tie_word_embeddings", kind in ("gpt2", *_GATED_GELU))),
+        "tied": bool(tied),
     }  # fmt: skip
     if count:
         width = config.get("moe_intermediate_size") or found["ffn"]

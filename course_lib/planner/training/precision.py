@@ -49,6 +49,10 @@ PRECISIONS = {
     "bf16": Precision(
         what="all in bf16, no masters", parameter=2, kept=2, gradient=2, state=2, reduced=2, activation=2, fast=True
     ),
+    "bf16_fp32_reduction": Precision(
+        what="as bf16, with gradients reduced in fp32",
+        parameter=2, kept=2, gradient=2, state=2, reduced=4, activation=2, fast=True,
+    ),
 }  # fmt: skip
 
 FROZEN = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 COUNTED = ("world_size", "batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks",
            "context_parallel", "expert_parallel")  # fmt: skip
+SWITCHES = ("sequence_parallel", "whole_logits", "compiled", "no_sync", "expandable")
 OFFLOADED = {"optimizer": 1, "parameters": 3}
 """The states that can be offloaded, and the first stage that shards each."""
 
@@ -25,7 +26,7 @@ def check(settings: "Settings", choices: Mapping[str, Iterable[str]]) -> None:
                        "pipeline_stage": settings.pipeline_parallel - 1}.items():  # fmt: skip
         whole(name, values[name], least=0, most=most)
     whole("reshard", int(settings.reshard) if isinstance(settings.reshard, bool) else settings.reshard, least=0)
-    for name, table in choices.items():
+    for name, table in {**choices, **dict.fromkeys(SWITCHES, (True, False))}.items():
         known(name, values[name], table)
     if settings.bucket_bytes is not None:
         whole("bucket_bytes", settings.bucket_bytes)
@@ -68,9 +69,11 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
         yield (stage >= OFFLOADED[what], "offload with stage",
                f"a rank moves its own shard to the host, and before stage {OFFLOADED[what]} there is no shard of the "
                f"{what}. Choose stage {OFFLOADED[what]} or more, or offload less")
+    yield (settings.fp8 == "none" or settings.policy.fast, "fp8 with precision",
+           "fp8 takes the place of bf16. Choose precision='mixed', or fp8='none'")
     alike, other = "it gives all ranks the same tensors. Choose expert_parallel=1", "or another engine"
     if settings.engine == "zero":
-        yield (settings.precision != "bf16", "engine with precision",
+        yield (not settings.policy.fast or settings.policy.master > 0, "engine with precision",
                f"this course's engines keep fp32 masters. Choose precision='mixed', {other}")
         yield (settings.reshard is True, "engine with reshard",
                f"this course's stage 3 frees each unit after forward. Choose reshard=True, {other}")

@@ -7,10 +7,11 @@ from .optimizers import OPTIMIZERS, Optimizer
 from .precision import FROZEN, PRECISIONS, Precision
 from .rules import check
 
-LOSSES = {"torch": 12, "kept": 16, "fused": 4, "parallel": 10, "dtensor": 24}
+LOSSES = {"torch": 12, "kept": 16, "half": 8, "fused": 4, "parallel": 10, "dtensor": 24}
 """Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits.
 
 torch: fp32 log-probabilities and two gradients. kept: the training loop also keeps the fp32 logits.
+half: `cross_entropy` of 16-bit logits, without autocast: they, log-probabilities and two gradients, all in 16 bits.
 fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's, in place, on logits that stay cut over
 tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """

@@ -78,6 +78,8 @@ class Transformer:
             whole(name, getattr(self, name), least=0)
         whole("chosen", self.chosen, least=min(1, self.experts), most=self.experts)
         whole("dense_layers", self.dense_layers, least=0, most=self.layers if self.experts else 0)
+        if self.experts and not self.gated:
+            raise PlanError(f"experts={self.experts}, gated=False: experts are planned with a gate. Choose gated=True.")
         if (self.hidden % self.heads and not self.head_size) or self.heads % self.kv_heads:
             raise PlanError(
                 f"hidden={self.hidden}, heads={self.heads}, kv_heads={self.kv_heads}: each head has hidden / heads "
@@ -225,7 +227,7 @@ def of_params(params: Any) -> Model:
         ValueError: it is none of these, or they have no elements.
     """
     if isinstance(params, int | float):
-        return Model(name="a model", params=whole("params", params))
+        return Model(name="a model", params=whole("params", params, most=10**15))
     try:
         given = list(params) if not isinstance(params, str) else []
         flat = all(isinstance(size, int) for shape in given for size in shape)
