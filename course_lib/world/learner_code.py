@@ -48,18 +48,19 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
     return line or SourceLine.of(caller)
 
 
-def hooked_line() -> SourceLine | None:
-    """Return the learner's line that called the library, if the library has called the learner's code again, as in a
-    hook."""
+def learner_lines() -> tuple[tuple[SourceLine, ...], SourceLine | None]:
+    """Return the learner's lines on the caller's stack, outermost first, and the one that called the library, if the
+    library has called the learner's code again, as in a hook."""
     frame: FrameType | None = sys._getframe(1)
-    inside = outside = False  # whether the walk outwards has met the learner's code, and has left it again
+    lines, hooked, outside = list[SourceLine](), None, False
     while frame is not None:
-        own = is_learners(frame.f_code)
-        if own and outside:
-            return SourceLine.of(frame)
-        inside, outside = inside or own, inside and not own
+        if is_learners(frame.f_code):
+            lines.append(SourceLine.of(frame))
+            hooked = hooked or (lines[-1] if outside else None)
+        else:
+            outside = bool(lines)
         frame = frame.f_back
-    return None
+    return tuple(reversed(lines)), hooked
 
 
 def library_function(line: SourceLine) -> str:

@@ -499,6 +499,37 @@ def calls_a_helper_once_more() -> None:
         reduce()
 
 
+@fails("mismatch", ranks=2)
+def evaluates_on_one_rank() -> None:
+    """?
+    """
+
+    def reduce() -> None:
+        dist.all_reduce(torch.ones(2))
+
+    for step in range(3):
+        reduce()
+        if step == 1 and rank() == 0:
+            for _ in range(2):
+                reduce()
+        dist.broadcast(torch.ones(2), 0)
+
+
+@fails("mismatch", ranks=2)
+def logs_in_a_helper_of_one_rank() -> None:
+    """?
+    """
+
+    def log() -> None:
+        for _ in range(2):
+            dist.all_reduce(torch.ones(2))
+
+    dist.broadcast(torch.ones(2), 0)
+    if rank() == 0:
+        log()
+    dist.broadcast(torch.ones(2), 0)
+
+
 @fails("absent", rank=3, ranks=4)
 def takes_the_other_group_of_a_grid() -> None:
     """rank 3 returned without the all_reduce #1 in group [2, 3] that rank 2 waits in
