@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import threading
 import traceback
+from functools import lru_cache
 from types import CodeType, FrameType
 
 from torch import overrides
@@ -66,13 +67,18 @@ def learner_lines() -> tuple[tuple[SourceLine, ...], SourceLine | None]:
 def library_function(line: SourceLine) -> str:
     """Return the library function, on the caller's stack, that the learner's `line` calls by its name; empty if there
     is none, as where the line calls a module."""
-    called, found = set(re.findall(r"(\w+)\(", line.source)), ""
+    called, found = _called_in(line.source), ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_learners(frame.f_code):
         if frame.f_code.co_name in called:
             found = frame.f_code.co_name
         frame = frame.f_back
     return "" if frame is None else found
+
+
+@lru_cache(maxsize=1024)  # of each call
+def _called_in(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"(\w+)\(", source))
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:

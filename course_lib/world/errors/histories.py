@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...errors import grouped, who
-from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
 from .headline import ADVICE
@@ -78,7 +77,8 @@ def _first_difference(members: Members) -> Difference | None:
     Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both. The lines
     of a function that calls are compared first: two lines may call a function that makes the calls.
     """
-    return _first_difference_by(members, lambda call: call.stack) or _first_difference_by(members, lambda call: call.line)
+    by_way = _first_difference_by(members, lambda call: call.stack)
+    return by_way or _first_difference_by(members, lambda call: call.line)
 
 
 def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) -> Difference | None:
@@ -117,10 +117,11 @@ _ADVICE = (
 
 
 def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
-    calls = [call for _, call in sides]
-    same_line = len({way_to(call, calls) for call in calls}) == 1
+    ways = [way_to(call, [other for _, other in sides]) for _, call in sides]
+    same_way = len(set(ways)) == 1
     shown = "; ".join(
-        f"{who(ranks)} {f'{call.tensors} at ' if same_line else ''}{quoted(way_to(call, calls))}" for ranks, call in sides
+        f"{who(ranks)} {f'{call.tensors} at ' if same_way else ''}{quoted(way)}"
+        for (ranks, call), way in zip(sides, ways, strict=True)
     )
     return f"the calls first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
 

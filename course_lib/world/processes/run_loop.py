@@ -100,10 +100,7 @@ class RunLoop:
             for rank in self._active:
                 self._processes[rank].process.kill(number)
             self._read_while(lambda: bool(self._active), seconds)
-        self.reports = [
-            self._completed(report, self.left.get(report.rank))
-            for report in reports
-        ]
+        self.reports = [self._completed(report, self.left.get(report.rank)) for report in reports]
 
     def _completed(self, report: RankReport, left: Finished | None) -> RankReport:
         """Return the report with the line that the rank was at, if it was running, and with what it raised."""
