@@ -15,8 +15,12 @@ from .rank_error import hidden, written
 def parting(one: Call, other: Call) -> tuple[SourceLine, SourceLine] | None:
     """Return the two lines at which the ways to two calls part: different lines of one function; None if they part
     elsewhere."""
-    pairs = zip(one.stack, other.stack, strict=False)
-    return next(((a, b) if _function(a) == _function(b) else None for a, b in pairs if a != b), None)
+    lines = next((pair for pair in zip(one.stack, other.stack, strict=False) if pair[0] != pair[1]), None)
+    if lines is None or _function(lines[0]) != _function(lines[1]):
+        return None
+    if one.line == other.line and not all("(" in line.source for line in lines):
+        return None  # Python ends a generator, which makes the call, at any line, such as a `break`
+    return lines
 
 
 def way_to(call: Call, others: Iterable[Call]) -> SourceLine:
