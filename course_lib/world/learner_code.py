@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import threading
 import traceback
+from functools import lru_cache
 from types import CodeType, FrameType
 
 from torch import overrides
@@ -48,30 +49,36 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
     return line or SourceLine.of(caller)
 
 
-def hooked_line() -> SourceLine | None:
-    """Return the learner's line that called the library, if the library has called the learner's code again, as in a
-    hook."""
+def learner_lines() -> tuple[tuple[SourceLine, ...], SourceLine | None]:
+    """Return the learner's lines on the caller's stack, outermost first, and the one that called the library, if the
+    library has called the learner's code again, as in a hook."""
     frame: FrameType | None = sys._getframe(1)
-    inside = outside = False  # whether the walk outwards has met the learner's code, and has left it again
+    lines, hooked, outside = list[SourceLine](), None, False
     while frame is not None:
-        own = is_learners(frame.f_code)
-        if own and outside:
-            return SourceLine.of(frame)
-        inside, outside = inside or own, inside and not own
+        if is_learners(frame.f_code):
+            lines.append(SourceLine.of(frame))
+            hooked = hooked or (lines[-1] if outside else None)
+        else:
+            outside = bool(lines)
         frame = frame.f_back
-    return None
+    return tuple(reversed(lines)), hooked
 
 
 def library_function(line: SourceLine) -> str:
     """Return the library function, on the caller's stack, that the learner's `line` calls by its name; empty if there
     is none, as where the line calls a module."""
-    called, found = set(re.findall(r"(\w+)\(", line.source)), ""
+    called, found = _called_in(line.source), ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_learners(frame.f_code):
         if frame.f_code.co_name in called:
             found = frame.f_code.co_name
         frame = frame.f_back
     return "" if frame is None else found
+
+
+@lru_cache(maxsize=1024)  # of each call
+def _called_in(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"(\w+)\(", source))
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine 
 
 MESSAGE = """\
 the ranks call different collectives at the same point: rank 0: all_reduce #12; rank 1: barrier #1
-  rank 0 called all_reduce #12 at finetune.py line 59, in train_epoch:  loss.backward()
+  rank 0 called all_reduce #12 at finetune.py line 59, in train_epoch:  loss.backward(), called from finetune.py \
+line 85, in main:  train_epoch(model, loader, optimizer, device)
   rank 1 called barrier #1 at finetune.py line 88, in main:  dist.barrier()
   rank 1 called all_reduce at finetune.py line 59 only 11 times
 Next: look for a shorter loop on rank 1 or a longer one on rank 0, or an `if`, a `continue`, a `return` or an `except` \

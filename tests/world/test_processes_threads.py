@@ -53,6 +53,17 @@ def test_a_call_on_the_thread_of_one_rank_is_named() -> None:
     assert "Exception in thread" not in "".join(error.output)
 
 
+def test_an_exception_that_ended_a_thread_is_named() -> None:
+    def program() -> None:
+        on_a_thread(lambda: [0][rank()])
+        if rank() == 0:
+            total()
+
+    error = failure(processes(2), program)
+    assert "a thread of rank 1 raised IndexError: list index out of range at" in str(error)
+    assert "Next: look at the exception in a thread first" in str(error)
+
+
 def test_ranks_that_wait_for_a_message_of_a_peers_thread_are_no_deadlock() -> None:
     def program():
         received, both_wait = torch.zeros(1), threading.Event()

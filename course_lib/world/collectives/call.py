@@ -55,7 +55,8 @@ class Call(CommCall):
     layout: torch.layout = torch.strided  # of the same tensors: strided, or a sparse one
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
     inside: str = ""  # the library function that makes the call, if the learner's line calls it by its name
-    hooked: SourceLine | None = None  # the line inside which the library called the hook that made the call
+    stack: tuple[SourceLine, ...] = ()  # the learner's lines that led to the call, outermost first
+    hooked: SourceLine | None = None  # the line of `stack` inside which the library called the hook that made the call
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
     least_finite: float = 0.0  # NaN or infinity if the rank brought one to the call, except to a maximum or minimum

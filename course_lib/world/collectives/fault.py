@@ -65,6 +65,7 @@ class RankReport:
         waited: for how many seconds it had waited.
         missing: the ranks that had not made that call.
         raised: its exception.
+        raised_in_thread: an exception that ended a thread of the rank.
         stopped: False for a rank that could not be stopped and may still be busy.
     """
 
@@ -75,6 +76,7 @@ class RankReport:
     missing: frozenset[int] = frozenset()
     waited: float = 0.0
     raised: ErrorReport | None = None
+    raised_in_thread: ErrorReport | None = None
     stopped: bool = True
 
     def ended(self, raised: ErrorReport | None, *, stopped: bool = True) -> RankReport:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ...errors import grouped, who
-from ..collectives.call import Call
+from ..collectives.call import DEFAULT_GROUP, Call
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
@@ -164,6 +164,8 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
             f"some ranks make. If they are: {advice}"
         )
+    elif not message and calls[0].group_name != DEFAULT_GROUP:
+        advice += f" Or {who(calls[0].ranks)} are not meant to share this group: look at how it was made."
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
 

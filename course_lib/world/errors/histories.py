@@ -1,24 +1,23 @@
 """The ranks' histories of collectives, compared: where they first differ, and which rank is behind."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ...errors import grouped, who
-from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
 from .headline import ADVICE
-from .rank_error import quoted
+from .rank_error import hidden, quoted
 from .steps import first_step
-from .went_past import without_a_call
+from .went_past import in_its_loops, make_inside, parting, way_to, without_a_call
 
 Histories = dict[int, list[Call]]
 """The collectives that each member of a group has called in it, by rank."""
 
-Key = tuple[str, SourceLine, tuple[tuple[int, ...], ...]]
-"""What was called, at which line, and the shapes. Calls with equal keys may belong together."""
+Key = tuple[str, Hashable, tuple[tuple[int, ...], ...]]
+"""What was called, at which line or on which way to it, and the shapes. Calls with equal keys may belong together."""
 
 Keys = dict[int, list[Key]]
 """The histories, with a key for each call."""
@@ -75,11 +74,17 @@ def _left_out(members: Members) -> Difference | None:
 def _first_difference(members: Members) -> Difference | None:
     """Return where ranks first called from lines that do not belong together; None if they never did.
 
-    Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both.
+    Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both. The lines
+    of a function that calls are compared first: two lines may call a function that makes the calls.
     """
+    by_way = _first_difference_by(members, lambda call: call.stack)
+    return by_way or _first_difference_by(members, lambda call: call.line)
+
+
+def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) -> Difference | None:
     histories = members.histories
     keys: Keys = {
-        rank: [(call.variant, call.line, call.shapes if call.splits is None else ()) for call in history]
+        rank: [(call.variant, where(call), call.shapes if call.splits is None else ()) for call in history]
         for rank, history in histories.items()
     }
     in_message = {call.match for call in members.fault.calls.values()}  # the message shows their lines
@@ -93,8 +98,8 @@ def _first_difference(members: Members) -> Difference | None:
                 if any(histories[rank][place].match in in_message for rank in here):
                     line = f"by the order of the other calls, {reason} there"
                     return Difference(line=line, advice=_ADVICE) if reason else None
-                line = _difference([(side, histories[side[0]][place]) for side in sides], reason)
                 at_place = {rank: histories[rank][place] for rank in here}
+                line = _difference([(side, at_place[side[0]]) for side in sides], reason)
                 return Difference(line=line, advice=_ADVICE if reason else without_a_call(at_place, members.calls))
     return None
 
@@ -112,9 +117,11 @@ _ADVICE = (
 
 
 def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
-    same_line = len({call.line for _, call in sides}) == 1
+    ways = [way_to(call, [other for _, other in sides]) for _, call in sides]
+    same_way = len(set(ways)) == 1
     shown = "; ".join(
-        f"{who(ranks)} {f'{call.tensors} at ' if same_line else ''}{quoted(call.line)}" for ranks, call in sides
+        f"{who(ranks)} {f'{call.tensors} at ' if same_way else ''}{quoted(way)}"
+        for (ranks, call), way in zip(sides, ways, strict=True)
     )
     return f"the calls first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
 
@@ -198,8 +205,20 @@ def _left_a_loop(members: Members) -> Difference | None:
         if not any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind):
             line = f"{who(behind)} called {call.variant} at {call.line} only {count} time{'s' if count > 1 else ''}"
             line += first_step(_at_the_line_of(call, histories))
-            return Difference(line=line, advice=_loop_advice(behind, ahead))
+            return Difference(line=line, advice=_or_a_call(behind, fault.calls, call) + _loop_advice(behind, ahead))
     return None
+
+
+def _or_a_call(behind: list[int], calls: Mapping[int, Call], ahead: Call) -> str:
+    """Return the other reason why ranks are not in a loop: they may be in it, at a call that the others leave out."""
+    call = calls[behind[0]]
+    lines = parting(call, ahead)
+    if lines is None:
+        return ""
+    in_helper, in_one_loop = lines[0] != call.stack[-1], lines[1] == ahead.stack[-1] and in_its_loops(*lines)
+    if not (in_helper or in_one_loop or hidden([call])):
+        return ""
+    return f"{make_inside(call, lines[0], f'perhaps only {who(behind)} made')} If every rank does, "
 
 
 def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:

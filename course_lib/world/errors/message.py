@@ -9,7 +9,7 @@ from .headline import error_key, headline, in_headline
 from .histories import compared
 from .rank_error import Interrupted, Kept, RankError, quoted
 from .warnings import shared_variables
-from .went_past import left_out
+from .went_past import left_out, way_to
 
 
 def error_of(
@@ -30,7 +30,8 @@ def error_of(
     first, advice = headline(fault, reports, world_size)
     if fault.kind == "timeout":
         first = f"the run was stopped after its time limit of {timeout:g} s: {first}"
-    lines = [first, *_where(fault, reports, world_size), *_handled(reports)]
+    in_threads = list(_in_threads(reports))
+    lines = [first, *_where(fault, reports, world_size), *_handled(reports), *in_threads]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         shown, advice = _from_histories(fault, reports, kept.calls, advice)
         lines += shown
@@ -38,6 +39,8 @@ def error_of(
     if fault.kind == "raised" and raiser is not None and any(report.call for report in reports):
         waited = "The other ranks were stopped: they would have waited for it forever."
         advice = f"{advice} {left_out(raiser, reports, kept.calls) or waited}"
+    if in_threads:
+        advice = f"look at the exception in a thread first: Python ends only the thread. If that is meant: {advice}"
     notes = [*_notes(reports, replaced), *shared_variables(shared, world_size)]
     message = "\n".join([*lines, f"Next: {advice}", *(f"Note: {note}" for note in notes)])
     if fault.kind == "interrupted":
@@ -95,6 +98,13 @@ def _handled(reports: Sequence[RankReport]) -> Iterator[str]:
         yield f"  {who(ranks)} raised that while handling {text}"
 
 
+def _in_threads(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield the exceptions that ended threads of ranks."""
+    raised = {report.rank: report.raised_in_thread for report in reports if report.raised_in_thread is not None}
+    for ranks, text in grouped({rank: f"{one} at {quoted(one.source_line)}" for rank, one in raised.items()}):
+        yield f"  a thread of {who(ranks)} raised {text}"
+
+
 def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, world_size: int) -> str:
     if report.raised is not None:
         raised = "raised" if error_key(report) == named else f"raised {str(report.raised).splitlines()[0].rstrip('.')}"
@@ -109,7 +119,8 @@ def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, w
     if call is not None:
         called = arrived or not call.ranks or report.call is None
         verb = "called" if called else "died in" if report.state == "died" else "waited in"
-        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(call.line)}"
+        way = way_to(call, fault.calls.values())
+        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(way)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
     return f"at {quoted(report.source_line)}" if report.source_line else "still in library code"

@@ -127,7 +127,7 @@ def quoted(source_line: SourceLine | None) -> str:
     function = source_line.function
     place = "at the top level" if function == "<module>" else f"in {function.strip('<>')}"
     text = f"{source_line}, {place}" + (f":  {source_line.source}" if source_line.source else "")
-    return f"{text}, called from {quoted(source_line.caller)}" if source_line.caller else text
+    return f"{text.removesuffix(',')}, called from {quoted(source_line.caller)}" if source_line.caller else text
 
 
 def is_named(call: Call) -> bool:

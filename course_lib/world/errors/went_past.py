@@ -2,7 +2,7 @@
 
 import ast
 import linecache
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from ...errors import who
@@ -12,9 +12,26 @@ from ..collectives.fault import RankReport
 from .rank_error import hidden, written
 
 
-def own_line(source_line: SourceLine) -> SourceLine:
-    """Return the line to look at: the caller of a helper, or the line itself."""
-    return source_line.caller or source_line
+def parting(one: Call, other: Call) -> tuple[SourceLine, SourceLine] | None:
+    """Return the two lines at which the ways to two calls part: different lines of one function; None if they part
+    elsewhere."""
+    lines = next((pair for pair in zip(one.stack, other.stack, strict=False) if pair[0] != pair[1]), None)
+    if lines is None or _function(lines[0]) != _function(lines[1]):
+        return None
+    if one.line == other.line and not all("(" in line.source for line in lines):
+        return None  # Python ends a generator, which makes the call, at any line, such as a `break`
+    return lines
+
+
+def way_to(call: Call, others: Iterable[Call]) -> SourceLine:
+    """Return the call's line, with the line at which its way parts from the ways to the `others` as its caller."""
+    parts = [pair[0] for other in others if (pair := parting(call, other)) is not None]
+    first = min(parts, key=call.stack.index, default=None)
+    return call.line if first is None or first == call.stack[-1] else call.line._replace(caller=first)
+
+
+def _function(line: SourceLine) -> tuple[str, str]:
+    return line.filename, line.function
 
 
 def left_out(raiser: RankReport, reports: Sequence[RankReport], calls: Sequence[Sequence[Call]]) -> str:
@@ -23,11 +40,13 @@ def left_out(raiser: RankReport, reports: Sequence[RankReport], calls: Sequence[
     For a send or a recv, ranks often call from lines of their own.
     """
     now_at = raiser.raised.source_line if raiser.raised is not None else None
+    now_at = now_at and (now_at.caller or now_at)
     waiting = {report.rank: report.call for report in reports if report.call is not None}
     for call in waiting.values():
-        line, message = own_line(call.line), call.op in ("send", "recv") and not call.line.caller
-        if now_at is not None and not message and went_past(line, own_line(now_at), calls[raiser.rank]):
-            there = [rank for rank, other in waiting.items() if own_line(other.line) == line]
+        line = next((one for one in call.stack if now_at is not None and _function(one) == _function(now_at)), None)
+        message = call.op in ("send", "recv") and line == call.line
+        if now_at is not None and line is not None and not message and went_past(line, now_at, calls[raiser.rank]):
+            there = [rank for rank, other in waiting.items() if line in other.stack]
             waits = f"{who(there)} wait{'s' if len(there) == 1 else ''}"
             return f"Rank {raiser.rank} made no call at {line}, where {waits}: is that meant?"
     return ""
@@ -35,19 +54,29 @@ def left_out(raiser: RankReport, reports: Sequence[RankReport], calls: Sequence[
 
 def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> str:
     """Return advice if ranks came to their call of `meeting` without one that other ranks make in it; or empty."""
+    found: list[tuple[bool, str]] = []
     for call in meeting.values():
-        line = own_line(call.line)
-        without = [
-            rank
-            for rank, other in sorted(meeting.items())
-            if went_past(line, own_line(other.line), calls[rank], other.issued)
-            or _is_inside(call, other.line, calls[rank])
-        ]
-        if without:
-            inside = hidden([call])
-            make = f"{'call' if inside else 'make the'} {written(call)} at {line} on every rank or on none"
-            return f"{make}: {who(without)} went on without it.{inside}"
-    return ""
+        without: dict[SourceLine, list[int]] = {}
+        came_round = False
+        for rank, other in sorted(meeting.items()):
+            lines = parting(call, other)
+            if lines is not None and went_past(*lines, calls[rank], other.issued):
+                without.setdefault(lines[0], []).append(rank)
+                came_round = came_round or lines[0].line >= lines[1].line
+            elif _is_inside(call, other.line, calls[rank]):
+                without.setdefault(call.stack[-1], []).append(rank)
+        for line, ranks in without.items():
+            found.append((came_round, make_inside(call, line, f"{who(ranks)} went on without")))
+    return max(found, key=lambda one: one[0], default=(False, ""))[1]  # who came round is in a later step
+
+
+def make_inside(call: Call, line: SourceLine, why: str) -> str:
+    """Return the advice to make `call`, which was made inside `line`, on every rank or on none."""
+    if line != call.stack[-1]:  # it calls a function of the program's
+        return f"make the calls inside {line} on every rank or on none: {why} any."
+    inside = hidden([call])
+    make = f"{'call' if inside else 'make the'} {written(call)} at {line} on every rank or on none"
+    return f"{make}: {why} it.{inside}"
 
 
 def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
@@ -65,9 +94,7 @@ def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call], since
     The two branches of an `if` are written one after the other, and a rank takes one of them. So lines of two branches
     prove nothing. A rank that is before `line` went past it if it is there for the second time.
     """
-    if (line.filename, line.function) != (now_at.filename, now_at.function):
-        return False
-    if any(own_line(call.line) == line for call in calls):
+    if _function(line) != _function(now_at) or any(line in call.stack for call in calls):
         return False
     tree = _tree(line.filename)
     if line.line >= now_at.line and not _came_round(tree, line, now_at, calls, since):
@@ -87,13 +114,18 @@ def _came_round(tree: ast.Module, line: SourceLine, now_at: SourceLine, calls: S
     That is certain if its call before was further down, or if each visit makes one call there: it calls directly. And
     it does so in no loop that ends before `line`.
     """
-    here = [call for call in calls if own_line(call.line) == now_at]
-    direct = all(call.line == now_at and call.variant in now_at.source for call in here)
-    before = [own_line(call.line) for call in calls if call.issued < since]
-    lines = [one.line for one in before if (one.filename, one.function) == (now_at.filename, now_at.function)]
-    loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and _spans(node, now_at)]
+    here = [call for call in calls if now_at in call.stack]
+    direct = all(call.stack[-1] == now_at and call.variant in now_at.source for call in here)
+    before = [one for call in calls if call.issued < since for one in call.stack]
+    lines = [one.line for one in before if _function(one) == _function(now_at)]
     again = (len(here) > 1 and direct) or (len(lines) > 0 and lines[-1] > now_at.line)
-    return again and all(_spans(loop, line) for loop in loops)
+    return again and in_its_loops(line, now_at, tree)
+
+
+def in_its_loops(line: SourceLine, now_at: SourceLine, tree: ast.Module | None = None) -> bool:
+    """Return whether `line` is in every loop that `now_at`, a line of the same function, is in."""
+    nodes = ast.walk(_tree(line.filename) if tree is None else tree)
+    return all(_spans(node, line) for node in nodes if isinstance(node, _LOOPS) and _spans(node, now_at))
 
 
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

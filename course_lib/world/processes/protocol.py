@@ -52,6 +52,7 @@ class Finished:
 
     how: Leaving
     raised: ErrorReport | None
+    raised_in_thread: ErrorReport | None
     result: tuple[str, bytes]  # the function's return value, or None: its type's name, and the value packed
     calls: list[Call]
     span: tuple[float, float]  # when it entered and left the function, in seconds from the start of the run

@@ -174,7 +174,7 @@ class ProcessRank(InterposedRank):
     # -- tensors on a GPU ------------------------------------------------------------------------------------------
 
     def _collective(self, operator: Any, arguments: dict[str, Any], local: LocalCall) -> Any:
-        if not next(tensors_in(arguments)).is_cuda:
+        if self.job.place.device is None or not next(tensors_in(arguments)).is_cuda:
             return super()._collective(operator, arguments, local)
         if self.job.nccl:
             return self._at_once(local)

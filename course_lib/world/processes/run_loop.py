@@ -19,7 +19,6 @@ from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
-from ..error_report import ErrorReport
 from ..learner_code import source_line_in_dump
 from ..rank_threads.printing import Lines
 from .output import Output
@@ -101,16 +100,15 @@ class RunLoop:
             for rank in self._active:
                 self._processes[rank].process.kill(number)
             self._read_while(lambda: bool(self._active), seconds)
-        self.reports = [
-            self._completed(report, self.left[report.rank].raised if report.rank in self.left else None)
-            for report in reports
-        ]
+        self.reports = [self._completed(report, self.left.get(report.rank)) for report in reports]
 
-    def _completed(self, report: RankReport, raised: ErrorReport | None) -> RankReport:
-        """Return the report with the line that the rank was at, if it was running, and with what it `raised`."""
+    def _completed(self, report: RankReport, left: Finished | None) -> RankReport:
+        """Return the report with the line that the rank was at, if it was running, and with what it raised."""
         if report.state == State.RUNNING.value:
             report = replace(report, source_line=self._located[report.rank])
-        return report.ended(raised)
+        if left is None:
+            return report
+        return replace(report, raised_in_thread=left.raised_in_thread).ended(left.raised)
 
     def close(self) -> None:
         """Read the ranks' last output. All ranks have left or are dead."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 
 from ...meter import is_learners
 from ..collectives.fault import Stopped
+from ..error_report import ErrorReport
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
 
@@ -14,11 +15,15 @@ from ..torch_hooks.patching import Replacement
 class Threads:
     """The threads that the rank of this process has started in one run.
 
+    Attributes:
+        raised: the first exception that ended one of them, which Python only prints.
+
     Args:
         identity: returns a context in which the calling thread acts as the rank.
     """
 
     def __init__(self, identity: Callable[[], AbstractContextManager[None]]) -> None:
+        self.raised: ErrorReport | None = None
         self._identity = identity
         self._learners: list[threading.Thread] = []
 
@@ -44,7 +49,11 @@ class Threads:
             def run_acting() -> None:
                 del thread.run  # the thread and this function refer to each other
                 with suppress(Stopped), self._identity():
-                    run()
+                    try:
+                        run()
+                    except Exception as error:
+                        self.raised = self.raised or ErrorReport.of(error)
+                        raise
 
             thread.run = run_acting  # type: ignore[method-assign]
             start(thread)

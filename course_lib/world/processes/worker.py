@@ -130,6 +130,7 @@ class Worker:
         return Finished(
             how=leaving(error),
             raised=None if error is None or rank.stopping else ErrorReport.of(error),
+            raised_in_thread=rank.threads.raised,
             result=pickling.pack_result(rank.rank, value),
             calls=rank.recorder.calls,
             span=rank.span,

@@ -404,11 +404,13 @@ def skips_a_call_in_the_second_round() -> None:
 @fails("mismatch")
 def makes_one_call_instead_of_two() -> None:
     """the ranks disagree about the number of elements in all_reduce #6: ranks 0, 2: float32 [2]; rank 1: float32 [5]
-      ranks 0, 2 called all_reduce #6 at test_failures.py line _, in reduce:  dist.all_reduce(x)
+      ranks 0, 2 called all_reduce #6 at test_failures.py line _, in reduce:  dist.all_reduce(x), called from
+            test_failures.py line _, in makes_one_call_instead_of_two:  reduce(torch.ones(2))
       rank 1 called all_reduce #6 at test_failures.py line _, in makes_one_call_instead_of_two:
             dist.all_reduce(torch.ones(5))
-      the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x); rank
-            1 test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
+      the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x),
+            called from test_failures.py line _, in makes_one_call_instead_of_two:  reduce(torch.ones(2)); rank 1
+            test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
     Next: the ranks call from different lines. If these calls are not meant for each other, look for one that only some
             ranks make. If they are: give tensors of the same size on every rank, in the same order; pad the shorter
             ones if need be.
@@ -497,6 +499,50 @@ def calls_a_helper_once_more() -> None:
     reduce()
     if rank() == 1:
         reduce()
+
+
+@fails("mismatch", ranks=2)
+def evaluates_on_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #4; rank 1: broadcast #1
+      rank 0 called all_reduce #4 at test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2)), called from
+            test_failures.py line _, in evaluates_on_one_rank:  reduce()
+      rank 1 called broadcast #1 at test_failures.py line _, in evaluates_on_one_rank:  dist.broadcast(torch.ones(2), 0)
+      the calls first differ at all_reduce #3, where rank 0 made 1 collective more: rank 0 test_failures.py line _, in
+            reduce:  dist.all_reduce(torch.ones(2)), called from test_failures.py line _, in evaluates_on_one_rank:
+            reduce(); rank 1 test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2)), called from
+            test_failures.py line _, in evaluates_on_one_rank:  reduce()
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop
+            that only some ranks meet.
+    """
+
+    def reduce() -> None:
+        dist.all_reduce(torch.ones(2))
+
+    for step in range(3):
+        reduce()
+        if step == 1 and rank() == 0:
+            reduce()
+    dist.broadcast(torch.ones(2), 0)
+
+
+@fails("mismatch", ranks=2)
+def logs_in_a_helper_of_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #1; rank 1: broadcast #2
+      rank 0 called all_reduce #1 at test_failures.py line _, in log:  dist.all_reduce(torch.ones(2)), called from
+            test_failures.py line _, in logs_in_a_helper_of_one_rank:  log()
+      rank 1 called broadcast #2 at test_failures.py line _, in logs_in_a_helper_of_one_rank:
+            dist.broadcast(torch.ones(2), 0)
+    Next: make the calls inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
+    """
+
+    def log() -> None:
+        for _ in range(2):
+            dist.all_reduce(torch.ones(2))
+
+    dist.broadcast(torch.ones(2), 0)
+    if rank() == 0:
+        log()
+    dist.broadcast(torch.ones(2), 0)
 
 
 @fails("absent", rank=3, ranks=4)

@@ -179,6 +179,15 @@ def test_data_parallel_with_device_ids_averages_gradients_and_moves_inputs(gpus)
         assert seen == [f"cuda:{rank}"]
 
 
+def test_data_parallel_with_the_gpu_of_a_different_rank_is_refused(gpus) -> None:
+    def program() -> None:
+        torch.cuda.set_device(dist.get_rank())
+        DistributedDataParallel(mlp().to("cuda"), device_ids=[0])
+
+    with pytest.raises(RankError, match=r"rank 1 of 2 raised .* Pass device_ids=\[1\]\."):
+        gpus(2).run(program)
+
+
 def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
     def program():
         rank = dist.get_rank()

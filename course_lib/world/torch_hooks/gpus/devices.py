@@ -33,8 +33,13 @@ class Gpus:
         self._named: dict[Any, int] = {}  # by rank, the last number that the program named
 
     @property
+    def chosen(self) -> int | None:
+        """The number of the rank's current GPU; None if the program has not set it."""
+        return self._set.get(interposer.current())
+
+    @property
     def current(self) -> int:
-        return self._set.get(interposer.current(), 0)
+        return self.chosen or 0
 
     @property
     def device(self) -> torch.device:

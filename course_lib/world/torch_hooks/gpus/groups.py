@@ -25,7 +25,7 @@ from .devices import CPU, Gpus, by_torch, placing, put, without
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
     yield from _of_groups(gpus)
     yield from _of_meshes(gpus)
-    yield from _of_ddp()
+    yield from _of_ddp(gpus)
     yield from _of_fsdp()
 
 
@@ -101,13 +101,19 @@ def _moving(function: Callable[..., Any], at: int) -> Callable[..., Any]:
     return call
 
 
-def _of_ddp() -> Iterator[Replacement]:
+def _of_ddp(gpus: Gpus) -> Iterator[Replacement]:
     ddp: Any = DistributedDataParallel
     make, move, checked = ddp.__init__, utils._recursive_to, ddp._check_comm_hook
 
     def __init__(
         self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
     ) -> None:
+        asked = gpus.number(device_ids[0]) if device_ids else None
+        if None not in (asked, gpus.chosen) and asked != gpus.chosen:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device: this rank's GPU is cuda:{gpus.chosen}, and "
+                f"device_ids=[{asked}] moves the model's inputs to cuda:{asked}. Pass device_ids=[{gpus.chosen}]."
+            )
         make(self, module, None, None, *args, **kwargs)
         self.device_ids = [0] if device_ids else None  # DDP then moves the model's inputs
 
