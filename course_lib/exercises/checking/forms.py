@@ -46,6 +46,9 @@ def _opaque(gap: Gap) -> Cause | None:
     if given.type_name in ("function", "method", "builtin_function_or_method"):
         return Cause(likely="A function was returned, and not called.", action="Call it: add the parentheses.")
     likely = f"Its type is {given.type_name}, which is not what was asked for."
+    if given.type_name == "DTensor":
+        action = "Gather it with `.full_tensor()`, on every rank, or take this rank's part with `.to_local()`."
+        return Cause(likely=likely, action=action)
     return Cause(likely=likely, action=f"Return {kind(expected)}.")
 
 
@@ -92,13 +95,45 @@ def _length(gap: Gap) -> Cause | None:
         likely = f"The parts are not those asked for: {'; '.join(found)}."
         return Cause(likely=likely, action="Compare with the task: which parts should there be?")
     if isinstance(expected, tuple) and len(expected) != len(given):
-        likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
-        if given and gap.same(expected[: len(given)], given):
-            return Cause(
-                likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest."
-            )
-        return Cause(likely=likely, action=f"Count what goes into it: it should be {len(expected)}.")
+        return _other_count(expected, given, gap)
     return None
+
+
+def _other_count(expected: tuple[Plain, ...], given: tuple[Plain, ...], gap: Gap) -> Cause:
+    """Return which items of a list are missing, or too many."""
+    much, little = len(given) > len(expected), len(given) < len(expected)
+    likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
+    if not given:
+        return Cause(likely=likely, action="Print what the loop or the slice that should fill it goes through.")
+    if little and gap.same(expected[: len(given)], given):
+        return Cause(likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest.")
+    if little and gap.same(expected[-len(given) :], given):
+        return Cause(
+            likely=f"{likely} Yours are the last ones, and begin too late.",
+            action="Where should the first one come from? Print where your loop or slice begins.",
+        )
+    if much and gap.same(expected, given[: len(expected)]):
+        return Cause(
+            likely=f"{likely} The first {len(expected)} are right, and more follow.",
+            action="Print where your loop or slice ends, and what should end it.",
+        )
+    if much and gap.same(expected, given[-len(expected) :]):
+        return Cause(
+            likely=f"{likely} The last {len(expected)} are right, and others come before them.",
+            action="Print where your loop or slice begins, and what should come first.",
+        )
+    flat, wanted = (tuple(leaf for leaf in leaves(value) if not isinstance(leaf, tuple)) for value in (given, expected))
+    if len(flat) == len(wanted) and gap.same(wanted, flat):
+        return Cause(
+            likely=f"{likely} The values are right, and grouped differently.",
+            action=f"Make {len(expected)} groups of them, as the table shows.",
+        )
+    if len(given) == gap.world_size * len(expected) and gap.world_size > 1:
+        return Cause(
+            likely=f"{likely} That is {gap.world_size} times as many, and there are {gap.world_size} ranks.",
+            action="Does each rank take everything, instead of its own share?",
+        )
+    return Cause(likely=likely, action=f"Compare with the table: which are too {'many' if much else 'few'}?")
 
 
 def _shape(gap: Gap) -> Cause | None:
@@ -138,7 +173,8 @@ def _too_little(missing: int, parts: bool, shapes: str) -> Cause:
         )
     return Cause(
         likely=f"{shapes}: {missing} of the expected numbers are missing.",
-        action="Look at lengths that the world size does not divide: is a remainder dropped, or padding missing?",
+        action="Look for what leaves them out: a slice that ends too early, a remainder that the world size does not "
+        "divide, or the part of a different rank.",
     )
 
 

@@ -148,6 +148,12 @@ exercise.edit("optimizer-before-sharding", OPTIMIZER, """
     model does not use any more. Next: make the optimizer after `fully_shard`.
     """)
 
+exercise.edit("cleared-before-the-step", {"optimizer.step()\n": "", "optimizer.zero_grad()\n":
+    "optimizer.zero_grad()\noptimizer.step()\n"}, """
+    You remove the gradients before the step, so the optimizer has nothing to step with, and no parameter moves.
+    Next: which of the two comes first?
+    """)
+
 exercise.edit("same-order-every-epoch", EPOCH, """
     Your second epoch has the order of the first: a sampler shuffles by its epoch number, which stays 0.
     Next: tell the sampler the number of the epoch at the start of each.

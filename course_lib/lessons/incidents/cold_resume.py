@@ -30,7 +30,7 @@ def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, 
 
     def make_model() -> nn.Module:
         torch.manual_seed(seed)
-        models.append(nn.Linear(width, 1, bias=False))
+        models.append(nn.Linear(width, 4, bias=False))  # rows for each rank
         return models[-1]
 
     x = torch.randn(4, width, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
