@@ -198,7 +198,7 @@ def _beside_right_cases(finding: Finding, cases: list[Case], run: RunCase) -> Fi
     for case in cases:
         if len(right) == 2 or time.process_time() > end:
             break
-        if not findings(run(case)):
+        if case.about not in right and not findings(run(case)):
             right.append(case.about)
     more = f" Right with {' and with '.join(right)}." if right else ""
     return replace(finding, observed=finding.observed + more)
