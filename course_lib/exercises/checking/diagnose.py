@@ -91,11 +91,15 @@ def _wrong_parts(trial: Trial) -> list[Any]:
 
 
 def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
-    """Return the mistakes, the one with the most similar source first; in their order if the source is unknown."""
+    """Return the mistakes, the one with the most similar source first; in their order if the source is unknown.
+
+    Those that the source contradicts are the last.
+    """
     yours = _words(solution)
 
-    def distance(mistake: Mistake) -> float:
-        return -difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
+    def distance(mistake: Mistake) -> tuple[bool, float]:
+        likeness = difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
+        return contradicted(mistake, solution), -likeness
 
     return sorted(mistakes, key=distance) if yours else list(mistakes)
 
@@ -200,8 +204,8 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-_INSIDE_GLOO = re.compile(r"\[enforce fail at .*", re.DOTALL)
-"""The part of a message that names gloo's own lines and addresses, which differ from run to run."""
+_OF_THIS_RUN = re.compile(r"\[enforce fail at .*|/[\w./-]+", re.DOTALL)
+"""The parts of a message that differ from run to run: gloo's own lines and addresses, and paths of temporary files."""
 
 
 def _end(report: RankReport) -> Any:
@@ -210,7 +214,7 @@ def _end(report: RankReport) -> Any:
     None if it was stopped before that. How far it got then depends on the load of the machine.
     """
     if report.raised is not None:
-        return report.raised.type, _INSIDE_GLOO.sub("", report.raised.message)
+        return report.raised.type, _OF_THIS_RUN.sub("", report.raised.message)
     if report.call is not None:
         return report.call.variant, report.call.root, report.call.shapes
     return report.state if report.state == "returned" else None

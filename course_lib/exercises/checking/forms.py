@@ -101,39 +101,33 @@ def _length(gap: Gap) -> Cause | None:
 
 def _other_count(expected: tuple[Plain, ...], given: tuple[Plain, ...], gap: Gap) -> Cause:
     """Return which items of a list are missing, or too many."""
-    much, little = len(given) > len(expected), len(given) < len(expected)
-    likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
-    if not given:
-        return Cause(likely=likely, action="Print what the loop or the slice that should fill it goes through.")
-    if little and gap.same(expected[: len(given)], given):
-        return Cause(likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest.")
-    if little and gap.same(expected[-len(given) :], given):
-        return Cause(
-            likely=f"{likely} Yours are the last ones, and begin too late.",
-            action="Where should the first one come from? Print where your loop or slice begins.",
-        )
-    if much and gap.same(expected, given[: len(expected)]):
-        return Cause(
-            likely=f"{likely} The first {len(expected)} are right, and more follow.",
-            action="Print where your loop or slice ends, and what should end it.",
-        )
-    if much and gap.same(expected, given[-len(expected) :]):
-        return Cause(
-            likely=f"{likely} The last {len(expected)} are right, and others come before them.",
-            action="Print where your loop or slice begins, and what should come first.",
-        )
-    flat, wanted = (tuple(leaf for leaf in leaves(value) if not isinstance(leaf, tuple)) for value in (given, expected))
-    if len(flat) == len(wanted) and gap.same(wanted, flat):
-        return Cause(
-            likely=f"{likely} The values are right, and grouped differently.",
-            action=f"Make {len(expected)} groups of them, as the table shows.",
-        )
-    if len(given) == gap.world_size * len(expected) and gap.world_size > 1:
-        return Cause(
-            likely=f"{likely} That is {gap.world_size} times as many, and there are {gap.world_size} ranks.",
-            action="Does each rank take everything, instead of its own share?",
-        )
-    return Cause(likely=likely, action=f"Compare with the table: which are too {'many' if much else 'few'}?")
+    count, wanted, size = len(given), len(expected), gap.world_size
+    much, fewer = count > wanted > 0, min(count, wanted)
+    first, last = gap.same(expected[:fewer], given[:fewer]), gap.same(expected[-fewer:], given[-fewer:])
+    alike = [all(gap.same(values[0], one) for one in values) for values in (gap.given, gap.expected)]
+    flat = [tuple(leaf for leaf in leaves(value) if not isinstance(leaf, tuple)) for value in (expected, given)]
+    rows = (
+        (not given, "", "Which line should make the first of them? Does it run, and what is there when it runs?"),
+        (first and much, f"The first {wanted} are right.", "Print where your loop or slice ends. What should end it?"),
+        (first and wanted, "Yours are right, and end too early.", "Find what should make the rest."),
+        (last and much, f"The last {wanted} are right.", "Print where your loop or slice begins. Which comes first?"),
+        (last and wanted, "Yours are the last ones.", "Print where your loop or slice begins. Which comes first?"),
+        (gap.same(*flat), "The values are right, and grouped differently.", "Group them as the table shows."),
+        (
+            alike == [True, False],
+            "Every rank has the same ones, and each should have its own.",
+            "Use the rank where you choose what a rank takes.",
+        ),
+        (
+            count == size * wanted and size > 1,
+            f"That is {size} times as many, and there are {size} ranks.",
+            "Does each rank take everything, instead of its own share?",
+        ),
+        (True, "", "Compare with the table: which are missing, and which too many?"),
+    )
+    more, action = next((more, action) for holds, more, action in rows if holds)
+    likely = f"The result has {count} item{'s' * (count != 1)}, and {wanted} were asked for. {more}"
+    return Cause(likely=likely.strip(), action=action)
 
 
 def _shape(gap: Gap) -> Cause | None:
