@@ -144,14 +144,9 @@ exercise.edit("not-its-own-weights", INIT, """
     """)
 
 exercise.edit("optimizer-before-sharding", OPTIMIZER, """
-    Your optimizer is made before `fully_shard`, which replaces the parameters by shards. It updates tensors that the
-    model does not use any more. Next: make the optimizer after `fully_shard`.
-    """)
-
-exercise.edit("cleared-before-the-step", {"optimizer.step()\n": "", "optimizer.zero_grad()\n":
-    "optimizer.zero_grad()\noptimizer.step()\n"}, """
-    You remove the gradients before the step, so the optimizer has nothing to step with, and no parameter moves.
-    Next: which of the two comes first?
+    No parameter moves, because your optimizer finds no gradients. If it is made before `fully_shard`, which replaces
+    the parameters by shards, it holds tensors that the model does not use any more.
+    Next: look at where the optimizer is made, and at what happens to the gradients before its step.
     """)
 
 exercise.edit("same-order-every-epoch", EPOCH, """
