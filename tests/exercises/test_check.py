@@ -346,10 +346,10 @@ async def coroutine(x: torch.Tensor) -> torch.Tensor:
     [
         (None, "this is None, and the exercise asks for a function."),
         (torch.ones(2), "this is an object of type Tensor, and the exercise asks for a function."),
-        (lambda: 1, "your function cannot be called as the exercise calls it, `mean(x)`: too many positional"),
-        (lambda x, y: x, "your function cannot be called as the exercise calls it, `mean(x)`: missing a required"),
-        (generator, "this function has a `yield` or an `async`"),
-        (coroutine, "this function has a `yield` or an `async`"),
+        (lambda: 1, "your function cannot be called as the exercise calls it, mean(x): too many positional"),
+        (lambda x, y: x, "your function cannot be called as the exercise calls it, mean(x): missing a required"),
+        (generator, "this function has a yield or an async"),
+        (coroutine, "this function has a yield or an async"),
     ],
 )
 def test_what_cannot_be_called_is_told_and_not_run(solution: Any, observed: str) -> None:

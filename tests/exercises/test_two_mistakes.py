@@ -10,7 +10,7 @@ from torch import nn
 
 from course_lib.exercises import Case, get
 from course_lib.exercises.checking import diagnose
-from tests.exercises.sample import MEAN, changed, mean
+from tests.exercises.sample import DOUBLED, MEAN, changed, mean
 
 
 def four_bytes_and_frozen(model: nn.Module) -> dict[str, int]:
@@ -81,3 +81,23 @@ def test_an_error_is_not_explained_by_two_mistakes() -> None:
 
     verdict = get("tensor.embedding").check(embedding)
     assert verdict.status == "error" and verdict.findings[0].perhaps == ""
+
+
+def test_a_mistake_is_a_guess_if_the_source_has_the_right_text_where_it_is() -> None:
+    def twice(numbers: list[int]) -> list[int]:
+        [2 * number for number in numbers]
+        return numbers + numbers
+
+    verdict = DOUBLED.check(twice)
+    assert verdict.mistake is None and verdict.findings[0].likely == ""
+    assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though your code is written diff")
+
+
+def test_of_more_mistakes_one_that_explains_the_first_wrong_part_is_a_guess() -> None:
+    def twice(numbers: list[int]) -> list[int]:
+        return numbers + numbers if len(numbers) < 10 else []
+
+    both = changed(DOUBLED, trial=lambda solution, numbers: {"few": solution(numbers), "many": solution(10 * numbers)})
+    verdict = both.check(twice)
+    assert verdict.mistake is None and verdict.findings[0].observed.startswith("few of your function is a list")
+    assert verdict.findings[0].perhaps == "That is the list twice."

@@ -27,6 +27,28 @@ def test_the_first_call_that_brings_other_values_is_named_with_its_line() -> Non
     assert finding.action == f"Look at what is computed before line {line}."
 
 
+def test_the_place_is_between_the_last_right_call_and_the_first_wrong_one() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        total += 1
+        dist.all_reduce(total)
+        return total / dist.get_world_size() ** 2
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        dist.all_reduce(total)
+        return total / dist.get_world_size() ** 2
+
+    (finding,) = changed(WITHOUT_RULES, reference=right).check(twice).findings
+    assert "all_reduce #2 at line" in finding.observed
+    assert finding.action == (
+        f"all_reduce #1 at line {twice.__code__.co_firstlineno + 2} still brings the reference's values. "
+        "Look at what is computed between the two."
+    )
+
+
 def test_if_all_calls_bring_the_right_values_the_place_is_after_them() -> None:
     def adds(x: torch.Tensor) -> torch.Tensor:
         total = x.clone()

@@ -16,10 +16,10 @@ from typing import Any
 
 from ...meter import Replay
 from ...world import RankError, World, put_off
-from ..form.declaration import Case, Declaration, Solution
+from ..form.declaration import Case, Declaration, Mistake, Solution
 from .cases import draw, redraw, smallest
 from .compare import broken_rules, differences, findings
-from .diagnose import SECONDS, diagnose
+from .diagnose import SECONDS, contradicted, diagnose
 from .findings import Cost, Finding, Verdict
 from .observe import Observation, RunCase, Trial, film, observe, recall
 from .plain import Opaque, leaves
@@ -163,8 +163,9 @@ def _explained(
                     found = [_beside_right_cases(found[0], cases, run), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
-        likely, perhaps = (mistake.sentence, "") if sure else ("", mistake.sentence)
-        known = replace(found[0], likely=likely, perhaps=perhaps, action=mistake.action, technical=False)
+        alike = sure and contradicted(mistake, solution)
+        sure = sure and not alike
+        known = _same_result(found[0], mistake) if alike else _caused(found[0], mistake, sure)
         found = [known, *found[1:]]
     return replace(
         verdict,
@@ -178,13 +179,26 @@ def _explained(
     )
 
 
+def _caused(finding: Finding, mistake: Mistake, sure: bool) -> Finding:
+    likely, perhaps = (mistake.sentence, "") if sure else ("", mistake.sentence)
+    return replace(finding, likely=likely, perhaps=perhaps, action=mistake.action, technical=False)
+
+
+def _same_result(finding: Finding, mistake: Mistake) -> Finding:
+    """Return `finding` with a mistake that is not in the solution's source, and has the same result."""
+    perhaps = f"This mistake has the same result, though your code is written differently: {mistake.sentence}"
+    if finding.traceback or finding.technical:
+        return finding  # the line that failed is named, which is nearer
+    return replace(finding, likely="", perhaps=perhaps, action="Find what has the same effect in your code.")
+
+
 def _beside_right_cases(finding: Finding, cases: list[Case], run: RunCase) -> Finding:
     """Return `finding` with some cases that are right: what is different in them leads to the cause."""
     end, right = time.process_time() + SECONDS, list[str]()
     for case in cases:
         if len(right) == 2 or time.process_time() > end:
             break
-        if not findings(run(case)):
+        if case.about not in right and not findings(run(case)):
             right.append(case.about)
     more = f" Right with {' and with '.join(right)}." if right else ""
     return replace(finding, observed=finding.observed + more)

@@ -189,7 +189,7 @@ def _sentence(trial: Trial, gap: Gap) -> str:
         words = pair(expected, given, gap.tolerance)[::-1]
     place = _place(trial, gap.path)
     element = first_element(expected, given, gap.tolerance)
-    if element is not None and "…" in "".join(words):  # too long to be shown whole
+    if element is not None and ("…" in "".join(words) or words[0].startswith("at [")):  # too long to be shown whole
         index, wanted, got = element
         place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
     verb = "returned" if trial.exercise.trial is None or given is None else "has"
@@ -221,8 +221,9 @@ def _more(gap: Gap, inner: Gap) -> str:
         facts += f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
     if isinstance(whole, dict) and all(isinstance(one, dict) for one in gap.given):
         pairs = list(zip(gap.expected, gap.given, strict=True))
-        right = [_named(name) for name in whole if all(gap.same(e.get(name), g.get(name)) for e, g in pairs)]
-        facts += f" Right: {', '.join(right)}." if right else ""
+        right = [name for name in whole if all(gap.same(e.get(name), g.get(name)) for e, g in pairs)]
+        words = map(str if all(str(name).isidentifier() for name in right) else repr, right)
+        facts += f" Right: {', '.join(words)}." if right else ""
     return facts
 
 

@@ -5,7 +5,8 @@ check is the diagnosis: the same results, or the same failure. If results are ri
 they are wrong, broken rules only decide between several mistakes, because the time for which pending work holds memory
 varies.
 
-If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another.
+If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another. And
+in a program with more mistakes, one may explain the first part of the result that differs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
-from ..form.declaration import Case, Declaration, Mistake, Solution
+from ..form.declaration import Case, Declaration, Mistake, Solution, without_praise
 from .observe import Observation, RunCase, Trial, recall
 from .plain import same
 
@@ -45,24 +46,73 @@ def diagnose(
     first = run(cases[0]).yours
     if first.warnings or first.error is not None:  # values are not compared then, so any second mistake fits
         return None
-    return _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, cases, run, world)
+    pair = _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, cases, run, world)
+    return pair or _first_of_many(exercise, solution, run(cases[0]), world)
+
+
+def contradicted(mistake: Mistake, solution: Solution) -> bool:
+    """Return whether the solution's source contains the right text wherever the mistake changes it.
+
+    Then the solution behaves like the mistake for a different reason.
+    """
+    yours, made = (f" {' '.join(_words(one))} " for one in (solution, mistake.solution))
+    kept = [f" {' '.join(_tokens(old))} " for old in mistake.edits]
+    changed = [old for old in kept if old not in made]
+    return bool(changed) and all(old in yours for old in changed)
+
+
+def _first_of_many(exercise: Declaration, solution: Solution, trial: Trial, world: World | None) -> Mistake | None:
+    """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
+
+    The parts before it are right, and those after it have other causes as well.
+    """
+    part = next(iter(_wrong_parts(trial)), None)
+    if part is None or all(isinstance(value[part], bool | int | str) for value in trial.expected.values):
+        return None
+    for mistake in _by_source(exercise.mistakes, solution):
+        made = recall(exercise, mistake.solution, trial.case, world)
+        if made.error is not None or contradicted(mistake, solution):
+            continue
+        sides = zip(trial.yours.values, made.values, strict=True)
+        if all(isinstance(b, dict) and same(a[part], b.get(part), exercise.tolerance) for a, b in sides):
+            sentence = without_praise(mistake.sentence)
+            return Mistake(id=mistake.id, message=f"{sentence} Next: {mistake.action}", solution=mistake.solution)
+    return None
+
+
+def _wrong_parts(trial: Trial) -> list[Any]:
+    """Return the names of the parts that differ, if the result is a dict of the same parts on every rank."""
+    expected, yours = trial.expected.values, trial.yours.values
+    if not all(isinstance(one, dict) and one.keys() == expected[0].keys() for one in (*expected, *yours)):
+        return []
+    tolerance = trial.exercise.tolerance
+    pairs = list(zip(expected, yours, strict=True))
+    return [name for name in expected[0] if not all(same(a[name], b[name], tolerance) for a, b in pairs)]
 
 
 def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
-    """Return the mistakes, the one with the most similar source first; in their order if the source is unknown."""
+    """Return the mistakes, the one with the most similar source first; in their order if the source is unknown.
+
+    Those that the source contradicts are the last.
+    """
     yours = _words(solution)
 
-    def distance(mistake: Mistake) -> float:
-        return -difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
+    def distance(mistake: Mistake) -> tuple[bool, float]:
+        likeness = difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
+        return contradicted(mistake, solution), -likeness
 
     return sorted(mistakes, key=distance) if yours else list(mistakes)
 
 
 def _words(solution: Solution) -> list[str]:
     try:
-        return re.findall(r"\w+|[^\w\s]", inspect.getsource(solution))
+        return _tokens(inspect.getsource(solution))
     except (OSError, TypeError):
         return []
+
+
+def _tokens(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", text)
 
 
 def _nearest(
@@ -123,9 +173,10 @@ def _kinds(warnings: Sequence[str]) -> list[bool]:
 
 
 def _broken(trial: Trial, yours: Observation) -> list[str]:
-    """Return what the rules report."""
+    """Return what the rules report, with the numbers in their tables: other bytes are held for another reason."""
     about = Trial(exercise=trial.exercise, case=trial.case, expected=trial.expected, yours=yours)
-    return [finding.observed for rule in trial.exercise.rules for finding in rule(about)]
+    found = [finding for rule in trial.exercise.rules for finding in rule(about)]
+    return [text for finding in found for text in (finding.observed, *(row.yours for row in finding.table))]
 
 
 def _same_failure(yours: CourseError, made: CourseError) -> bool:
@@ -153,8 +204,8 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-_INSIDE_GLOO = re.compile(r"\[enforce fail at .*", re.DOTALL)
-"""The part of a message that names gloo's own lines and addresses, which differ from run to run."""
+_OF_THIS_RUN = re.compile(r"\[enforce fail at .*|/[\w./-]+", re.DOTALL)
+"""The parts of a message that differ from run to run: gloo's own lines and addresses, and paths of temporary files."""
 
 
 def _end(report: RankReport) -> Any:
@@ -163,7 +214,7 @@ def _end(report: RankReport) -> Any:
     None if it was stopped before that. How far it got then depends on the load of the machine.
     """
     if report.raised is not None:
-        return report.raised.type, _INSIDE_GLOO.sub("", report.raised.message)
+        return report.raised.type, _OF_THIS_RUN.sub("", report.raised.message)
     if report.call is not None:
         return report.call.variant, report.call.root, report.call.shapes
     return report.state if report.state == "returned" else None

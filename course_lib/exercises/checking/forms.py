@@ -46,6 +46,9 @@ def _opaque(gap: Gap) -> Cause | None:
     if given.type_name in ("function", "method", "builtin_function_or_method"):
         return Cause(likely="A function was returned, and not called.", action="Call it: add the parentheses.")
     likely = f"Its type is {given.type_name}, which is not what was asked for."
+    if given.type_name == "DTensor":
+        action = "Gather it with `.full_tensor()`, on every rank, or take this rank's part with `.to_local()`."
+        return Cause(likely=likely, action=action)
     return Cause(likely=likely, action=f"Return {kind(expected)}.")
 
 
@@ -92,13 +95,39 @@ def _length(gap: Gap) -> Cause | None:
         likely = f"The parts are not those asked for: {'; '.join(found)}."
         return Cause(likely=likely, action="Compare with the task: which parts should there be?")
     if isinstance(expected, tuple) and len(expected) != len(given):
-        likely = f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for."
-        if given and gap.same(expected[: len(given)], given):
-            return Cause(
-                likely=f"{likely} Yours are right, and end too early.", action="Find what should make the rest."
-            )
-        return Cause(likely=likely, action=f"Count what goes into it: it should be {len(expected)}.")
+        return _other_count(expected, given, gap)
     return None
+
+
+def _other_count(expected: tuple[Plain, ...], given: tuple[Plain, ...], gap: Gap) -> Cause:
+    """Return which items of a list are missing, or too many."""
+    count, wanted, size = len(given), len(expected), gap.world_size
+    much, fewer = count > wanted > 0, min(count, wanted)
+    first, last = gap.same(expected[:fewer], given[:fewer]), gap.same(expected[-fewer:], given[-fewer:])
+    alike = [all(gap.same(values[0], one) for one in values) for values in (gap.given, gap.expected)]
+    flat = [tuple(leaf for leaf in leaves(value) if not isinstance(leaf, tuple)) for value in (expected, given)]
+    rows = (
+        (not given, "", "Which line should make the first of them? Does it run, and what is there when it runs?"),
+        (first and much, f"The first {wanted} are right.", "Print where your loop or slice ends. What should end it?"),
+        (first and wanted, "Yours are right, and end too early.", "Find what should make the rest."),
+        (last and much, f"The last {wanted} are right.", "Print where your loop or slice begins. Which comes first?"),
+        (last and wanted, "Yours are the last ones.", "Print where your loop or slice begins. Which comes first?"),
+        (gap.same(*flat), "The values are right, and grouped differently.", "Group them as the table shows."),
+        (
+            alike == [True, False],
+            "Every rank has the same ones, and each should have its own.",
+            "Use the rank where you choose what a rank takes.",
+        ),
+        (
+            count == size * wanted and size > 1,
+            f"That is {size} times as many, and there are {size} ranks.",
+            "Does each rank take everything, instead of its own share?",
+        ),
+        (True, "", "Compare with the table: which are missing, and which too many?"),
+    )
+    more, action = next((more, action) for holds, more, action in rows if holds)
+    likely = f"The result has {count} item{'s' * (count != 1)}, and {wanted} were asked for. {more}"
+    return Cause(likely=likely.strip(), action=action)
 
 
 def _shape(gap: Gap) -> Cause | None:
@@ -138,7 +167,8 @@ def _too_little(missing: int, parts: bool, shapes: str) -> Cause:
         )
     return Cause(
         likely=f"{shapes}: {missing} of the expected numbers are missing.",
-        action="Look at lengths that the world size does not divide: is a remainder dropped, or padding missing?",
+        action="Look for what leaves them out: a slice that ends too early, a remainder that the world size does not "
+        "divide, or the part of a different rank.",
     )
 
 

@@ -35,6 +35,20 @@ def _is_common(value: Plain) -> bool:
     return len(found) < 2 and all(number == round(number) for number in found if math.isfinite(number))
 
 
+def _never_written(gap: Gap) -> Cause | None:
+    if not any(_largest(given) > 1e15 * max(1.0, _largest(expected)) for expected, given in gap.pairs):
+        return None
+    return Cause(
+        likely="Numbers of this size stand in memory that was never written (`torch.empty`, `to_empty`).",
+        action="Which line should have written there? Does it run, and does it run after the memory was made?",
+    )
+
+
+def _largest(value: Plain) -> float:
+    """Return the largest absolute number in `value`; 0 if it contains anything else."""
+    return max((abs(number) for number in numbers(value) or ()), default=0.0)
+
+
 def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
@@ -96,6 +110,8 @@ def _scaled(gap: Gap) -> Cause | None:
     terms = abs(ratio.numerator), ratio.denominator
     if len(values) == 1 and not more and (small or min(terms) > 1 or max(terms) > 8):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
+    if min(terms) > 1 and max(terms) > 16:
+        return None  # some such fraction is near every ratio
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
 
@@ -224,6 +240,7 @@ def _reordered(gap: Gap) -> Cause | None:
 
 
 _RECOGNISERS: tuple[Recogniser, ...] = (
+    _never_written,
     _unchanged,
     _zeros,
     _half_filled,

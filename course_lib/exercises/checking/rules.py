@@ -142,8 +142,8 @@ def lets_go(at: str, *, slack: int = 64) -> Rule:
         holders = f" What was a parameter's is still held by {'; '.join(still)}." if still else ""
         yield Finding(
             observed=f"{trial.who([rank])} holds more {at} than it needs.{holders}",
-            action="Look for what still refers to the whole tensor: a variable, an attribute, a view, a function that "
-            "closes over it. Memory is freed with the last of them.",
+            action="Look for what still refers to a tensor that is not needed: a variable, a gradient, an attribute, a "
+            "view, a function that closes over it. Memory is freed with the last of them.",
             table=byte_rows(yours, expected, over),
         )
 

@@ -46,6 +46,9 @@ def pair(expected: Plain, given: Plain, tolerance: float) -> tuple[str, str]:
         texts = short(expected, start=start, digits=digits), short(given, start=start, digits=digits)
         if texts[0] != texts[1]:
             return texts
+    if element := first_element(expected, given, tolerance):  # too long to be shown
+        texts = pair(*element[1:], tolerance)
+        return f"at {element[0]}: {texts[0]}", f"at {element[0]}: {texts[1]}"
     if path := difference(expected, given, tolerance):  # too deep inside to be shown
         texts = pair(at(expected, path), at(given, path), tolerance)
         return _at(path, texts[0]), _at(path, texts[1])

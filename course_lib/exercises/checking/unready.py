@@ -51,7 +51,7 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
     flags = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
     if any(flag(solution) != flag(stub) for flag in flags):
         return Finding(
-            observed="this function has a `yield` or an `async`, so calling it does not run its body.",
+            observed="this function has a yield or an async, so calling it does not run its body.",
             action="Make it a plain function that returns its result.",
             technical=True,
         )
@@ -64,7 +64,7 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
         yours.bind(*[None] * (len(parameters) - len(keywords)), **dict.fromkeys(keywords))
     except TypeError as error:
         return Finding(
-            observed=f"your function cannot be called as the exercise calls it, `{signature}`: {error}.",
+            observed=f"your function cannot be called as the exercise calls it, {signature}: {error}.",
             action="Put the arguments back as they were in the cell.",
             technical=True,
         )

@@ -19,33 +19,35 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
     """Return `finding` with the first call that brings other values than the reference's, or with the last call.
 
     If ranks make a collective at different lines, these are named instead. It stays as it is if the solution makes
-    other calls, which may be right, or if their tensors are large.
+    other calls before that, which may be right, or if the tensors that differ are large.
     """
     yours, expected = (
         observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
     )
     if crossed := _crossed(yours, solution):
         return replace(finding, observed=f"{finding.observed} {crossed}", action="Which lines belong together?")
-    forms, reference_forms = ([[_form(call) for call in calls] for calls in side] for side in (yours, expected))
-    if forms != reference_forms:
-        return finding
     ranked = [(place, rank, call) for rank, calls in enumerate(yours) for place, call in enumerate(calls)]
-    lines = [0]
+    right, known = dict[int, Call](), True  # the last call of a rank that brings the reference's values
     for place, rank, call in sorted(ranked, key=lambda one: one[:2]):
-        line, reference = _line(call, solution), expected[rank][place]
-        if not (_kept(call) and _kept(reference)):
+        line, reference = _line(call, solution), next(iter(expected[rank][place:]), None)
+        if reference is None or _form(call) != _form(reference):
             return finding
-        if line and (words := _difference(call, reference, trial.exercise.tolerance)):
-            right, wrong = words
-            seen = f"On rank {rank}, {call.name} at line {line} already brings {wrong}; the reference brings {right}."
-            before = "The calls before it bring the reference's values. " * (place > 0)
-            action = f"{before}Look at what is computed before line {line}."
-            return replace(finding, observed=f"{finding.observed} {seen}", action=action)
-        lines.append(line)
-    if not max(lines):
+        if not (_kept(call) and _kept(reference)):
+            known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
+        elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
+            seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
+            action = f"Look at what is computed before line {line}."
+            if last := right.get(rank):
+                action = f"{last.name} at line {_line(last, solution)} still brings the reference's values. "
+                action += "Look at what is computed between the two."
+            return replace(finding, observed=f"{finding.observed} {seen}{words[0]}.", action=action)
+        elif line:
+            right[rank] = call
+    if not right or not known or list(map(len, yours)) != list(map(len, expected)):
         return finding
     seen = "Every call brings the same values as the reference's."
-    action = f"Look at what follows the calls, the last of which is at line {max(lines)}."
+    end = max(_line(call, solution) for calls in yours for call in calls)
+    action = f"Look at what follows the calls, the last of which is at line {end}."
     return replace(finding, observed=f"{finding.observed} {seen}", action=action)
 
 

@@ -243,9 +243,15 @@ _RIGHT = re.compile(r"The [a-z ]+ (is|are) right\. (But )?")
 """The part of a message that calls something right, which a second mistake can make false."""
 
 
+def without_praise(sentence: str) -> str:
+    """Return the sentence of a mistake without what it calls right."""
+    text = _RIGHT.sub("", sentence)
+    return text[0].upper() + text[1:]
+
+
 def _both(one: Mistake, other: Mistake) -> str:
-    first, second = (_RIGHT.sub("", mistake.sentence) for mistake in (one, other))
-    causes = f"Two mistakes at once. First: {first[0].upper()}{first[1:]} Second: {second[0].upper()}{second[1:]}"
+    first, second = (without_praise(mistake.sentence) for mistake in (one, other))
+    causes = f"Two mistakes at once. First: {first} Second: {second}"
     return f"{causes} Next: first, {one.action} Then {other.action}"
 
 

@@ -50,9 +50,14 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.at_the_first_batch:
-            self.at_the_first_batch = [param.detach().clone() for param in self.parameters()]
+            self.at_the_first_batch = [whole(param).detach().clone() for param in self.parameters()]
         y: Tensor = self.last(self.first(x).tanh())
         return y
+
+
+def whole(param: Tensor) -> Tensor:
+    """Return the whole parameter. A unit of its own, such as a layer, is still sharded when the model begins."""
+    return param.full_tensor() if isinstance(param, DTensor) else param
 
 
 @contextmanager

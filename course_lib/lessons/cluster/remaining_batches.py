@@ -10,12 +10,15 @@ from ...exercises import Case, Exercise, draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw a step in the middle of the first epoch, then of later ones. Some examples are left over, on all ranks."""
+    """Draw a step in the middle of the first epoch, then of later ones. Some examples are left over, on all ranks.
+
+    The example at index n is the number 100 + n.
+    """
     world_size, batch_size, per_epoch = draw_world_size(rng, number), rng.randint(2, 3), rng.randint(3, 4)
     count = world_size * (batch_size * per_epoch + 1) + (world_size - 1)
     step = per_epoch * (0, 1, 2)[number % 3] + rng.randint(1, per_epoch - 1) * (number != 3)
     what = f"{count} examples, batches of {batch_size}, stopped before step {step}"
-    return Case(world_size=world_size, args=lambda rank: (range(count), batch_size, step), what=what)
+    return Case(world_size=world_size, args=lambda rank: (range(100, 100 + count), batch_size, step), what=what)
 
 
 exercise = Exercise("cluster.remaining_batches", title="Go on in the middle of an epoch", draw=draw, task="""
@@ -93,6 +96,10 @@ exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, 
 exercise.edit("everyone-takes-all", {"list(sampler)": "list(range(len(sampler)))"}, """
     Every rank takes the same examples, the first ones, in their order. Next: iterate over the sampler: it shuffles, and
     gives each rank its own share.""")
+
+exercise.edit("the-examples-themselves", {"list(sampler)": "[dataset[index] for index in sampler]"}, """
+    You return the examples, and the task asks for their indices: loading an example is the program's work.
+    Next: leave `dataset` out of what you return; only its length counts.""")
 
 
 @exercise.variant

@@ -144,8 +144,9 @@ exercise.edit("not-its-own-weights", INIT, """
     """)
 
 exercise.edit("optimizer-before-sharding", OPTIMIZER, """
-    Your optimizer is made before `fully_shard`, which replaces the parameters by shards. It updates tensors that the
-    model does not use any more. Next: make the optimizer after `fully_shard`.
+    No parameter moves, because your optimizer finds no gradients. If it is made before `fully_shard`, which replaces
+    the parameters by shards, it holds tensors that the model does not use any more.
+    Next: look at where the optimizer is made, and at what happens to the gradients before its step.
     """)
 
 exercise.edit("same-order-every-epoch", EPOCH, """

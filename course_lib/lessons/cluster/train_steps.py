@@ -18,21 +18,22 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 from ...exercises import Case, Exercise, Solution
-from .data import Examples, Model, shared_folder
+from .data import Examples, Model, shared_folder, whole
 from .remaining_batches import remaining_batches
 
-PER_EPOCH, STOP, LAST = 2, 3, 5
+PER_EPOCH, LAST = 2, 5
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 3)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
-    what = f"layers of width {width}, {PER_EPOCH} steps in an epoch, stopped after {STOP} of {LAST}"
+    stop = (3, 1)[number % 2]
+    what = f"layers of width {width}, {PER_EPOCH} steps in an epoch, stopped after {stop} of {LAST}"
     count = 2 * PER_EPOCH * world_size + 1
-    return Case(world_size=world_size, args=lambda rank: (width, count, seed), what=what)
+    return Case(world_size=world_size, args=lambda rank: (width, count, seed, stop), what=what)
 
 
-def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int) -> dict[str, Any]:
-    """Train until step STOP; then call the solution again, as a new start of the program does."""
+def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, stop: int) -> dict[str, Any]:
+    """Train until step `stop`; then call the solution again, as a new start of the program does."""
     models: list[nn.Module] = []
 
     def make_model() -> nn.Module:
@@ -42,15 +43,18 @@ def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int) -
 
     examples = Examples(count, width, seed)
     with shared_folder() as folder:
-        losses = [solution(make_model, examples, folder, *steps) for steps in ((0, STOP), (STOP, LAST))]
+        losses = [solution(make_model, examples, folder, *steps) for steps in ((0, stop), (stop, LAST))]
         dist.barrier()
-        saved = [step for step in (STOP, LAST) if os.path.exists(f"{folder}/step-{step}/.metadata")]
-    params = [param.full_tensor() if isinstance(param, DTensor) else param for param in models[-1].parameters()]
+        saved = [step for step in (stop, LAST) if os.path.exists(f"{folder}/step-{step}/.metadata")]
+    params = list(models[-1].parameters())
     return {
         "the losses before the stop": losses[0],
         "the losses after it": losses[1],
         "steps with a sharded checkpoint": saved,
-        "the parameters at the end": [param.detach() for param in params],
+        "elements of the parameters that this rank has": sum(
+            (param.to_local() if isinstance(param, DTensor) else param).numel() for param in params
+        ),
+        "the parameters at the end": [whole(param).detach() for param in params],
     }
 
 
@@ -117,6 +121,7 @@ def train_steps(make_model: Callable[[], nn.Module], data: Dataset, folder: str,
     return losses
 
 
+SET = 'set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])'
 SAVE = 'dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/step-{end}")'
 BATCH = "x, y = default_collate([data[index] for index in remaining_batches(data, 2, step)[0]])"
 
@@ -127,8 +132,7 @@ exercise.edit("data-begins-again", {"(data, 2, step)": "(data, 2, step - begin)"
 exercise.edit("one-batch", {"(data, 2, step)": "(data, 2, begin)"}, """
     Every step of a call takes the same batch. Next: let the batch follow from the number of the step.""")
 
-exercise.edit("cold-optimizer", {"set_state_dict(model, optimizer, model_state_dict=saved[\"model\"], "
-    "optim_state_dict=saved[\"optimizer\"])": "optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)"}, """
+exercise.edit("cold-optimizer", {SET: "optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)"}, """
     The parameters come from the checkpoint, and Adam's moments begin at zero again, so the first updates after the
     restart differ. Next: put the optimizer's state into the optimizer that trains.""")
 
@@ -138,11 +142,20 @@ exercise.edit("starts-afresh", {"if begin > 0": "if begin < 0"}, """
 
 exercise.edit("optimizer-before-sharding", {"model = fully_shard(make_model())\noptimizer = torch.optim.AdamW(model"
     ".parameters(), lr=0.01)": "model = make_model()\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\n"
-    "model = fully_shard(model)", "if begin > 0": "if begin < 0",
-    f"model_state, optimizer_state = get_state_dict(model, optimizer)\n{SAVE}":
-    "model_state = model.state_dict()\n" + SAVE.replace(', "optimizer": optimizer_state', "")}, """
-    You make the optimizer before `fully_shard`, which replaces the parameters. So the optimizer updates tensors that
-    the model does not use. Next: make the optimizer from the parameters of the sharded model.""")
+    "model = fully_shard(model)"}, """
+    You make the optimizer before `fully_shard`, which replaces the parameters. So the optimizer holds tensors that the
+    model does not use, and `get_state_dict` does not find them in it.
+    Next: make the optimizer from the parameters of the sharded model.""")
+
+exercise.edit("saves-the-model-only", {SET: 'model.load_state_dict(saved["model"])',
+    '{"model": model_state, "optimizer": optimizer_state}\n': '{"model": model_state}\n',
+    SAVE: SAVE.replace(', "optimizer": optimizer_state', "")}, """
+    Only the parameters are in your checkpoint. Adam's moments and its number of steps are not, so the updates after the
+    restart differ. Next: save the optimizer's state as well, and put it back.""")
+
+exercise.edit("not-sharded", {"fully_shard(make_model())": "make_model()"}, """
+    Your model is not sharded: every rank has all of it, and trains it on its own examples.
+    Next: call `fully_shard` before you make the optimizer.""")
 
 exercise.edit("gradients-add-up", {"optimizer.zero_grad()\n": ""}, """
     Your gradients add up from step to step. Next: call `optimizer.zero_grad()` after each step.""")

@@ -35,7 +35,7 @@ def travels_while_it_computes(trial: Trial) -> Iterator[Finding]:
     if late:
         yield Finding(
             observed=f"{trial.who(late)} computed before the block was on its way. The table shows how many sends were "
-            "started at each call of `attend`.",
+            "started at each call of attend.",
             action="Start the send and the receive before `attend`, and wait for them after it.",
             table=tuple(
                 Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank]))

@@ -20,17 +20,18 @@ from ..cluster.data import shared_folder
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, rng.randint(3, 5), rng.getrandbits(31)
+    rows = (1, 4)[number % 2]  # with one row, rank 0 has all of the weight
     what = f"width {width}, stopped after 5 of 8 batches"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
+    return Case(world_size=world_size, args=lambda rank: (width, rows, seed), what=what)
 
 
-def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, Any]:
+def stopped_and_resumed(solution: Solution, width: int, rows: int, seed: int) -> dict[str, Any]:
     """Train for five batches and save; then train for three more in a new start of the program."""
     models: list[nn.Module] = []
 
     def make_model() -> nn.Module:
         torch.manual_seed(seed)
-        models.append(nn.Linear(width, 1, bias=False))
+        models.append(nn.Linear(width, rows, bias=False))
         return models[-1]
 
     x = torch.randn(4, width, generator=torch.Generator().manual_seed(seed + dist.get_rank()))

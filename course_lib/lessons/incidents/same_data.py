@@ -50,7 +50,7 @@ def stopped_and_resumed(solution: Solution, width: int, seed: int, stops: list[i
         for start, stop in pairwise([0, *stops]):
             torch.manual_seed(seed)
             log += solution(nn.Linear(width, 1, bias=False), data, f"{folder}/checkpoint", stop, start > 0)
-    return {"losses": [loss for _, loss in log], "samples": [numbers for numbers, _ in log]}
+    return {"samples": [numbers for numbers, _ in log], "losses": [loss for _, loss in log]}
 
 
 exercise = Exercise("incidents.same_data", title="Incident: better after every restart", draw=draw,

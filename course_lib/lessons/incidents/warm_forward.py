@@ -116,16 +116,16 @@ LATE = {OPTIMIZER: "", FORWARD: FORWARD + OPTIMIZER}
 exercise.start_edit(LATE)
 
 exercise.edit("outermost-unit-stands-still", LATE | {FORWARD: FORWARD + OPTIMIZER + "model.reshard()\n"}, """
-    The blocks are trained, and the parameters of the outermost unit do not change: your optimizer does not hold the
-    tensors that receive their gradients.
+    The parameters of the outermost unit do not change: your optimizer does not hold the tensors that receive their
+    gradients.
     Next: print how many parameters the optimizer holds, and the type of each, on the line after it is made.""")
 
 exercise.edit("raises-the-learning-rate", LATE | {FORWARD: FORWARD + OPTIMIZER.replace("lr=lr", "lr=10 * lr")}, """
-    You take ten times the learning rate. The blocks move further, and the parameters of the outermost unit still do
-    not move at all. Next: find out which tensors the optimizer holds.""")
+    You take ten times the learning rate. What your optimizer does not hold stays where it is.
+    Next: find out which tensors the optimizer holds.""")
 
 exercise.edit("nothing-moves", {BLOCKS: OPTIMIZER + BLOCKS, OPTIMIZER: ""}, """
-    Now no parameter moves. Your optimizer holds only tensors that the model does not train with: if it is made before
+    What is sharded does not move: your optimizer holds tensors that the model does not train with. If it is made before
     `fully_shard`, these are the parameters that sharding replaces. Next: make it where all parameters are shards.""")
 
 exercise.edit("outermost-unit-not-sharded", {ROOT: ""}, """
@@ -134,7 +134,7 @@ exercise.edit("outermost-unit-not-sharded", {ROOT: ""}, """
     Next: keep `fully_shard(model)`, and look at where the optimizer is made.""")
 
 exercise.edit("one-unit", {BLOCKS: ""}, """
-    The parameters move, and the blocks are no units any more: the whole model is gathered at once.
+    The blocks are no units any more: the whole model is gathered at once.
     Next: keep the units as they were; the fault is in what the optimizer holds.""")
 
 exercise.edit("no-loss-before-training", {FORWARD: "losses = []\n"}, """

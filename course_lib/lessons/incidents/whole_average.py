@@ -121,8 +121,8 @@ exercise.edit("average-of-the-shard-only", {
 
 exercise.edit("average-of-the-last-step", {COPY: "", UPDATE: "pass", RETURN:
     "return {name: param.full_tensor().detach() for name, param in model.named_parameters()}"}, """
-    You dropped the average and return the parameters after the last step. The memory falls, because what was asked for
-    is gone. Next: keep the average, as shards.""")
+    What you return are the parameters after the last step: the average was dropped, or it is the memory of the
+    parameters themselves. Next: keep the average, as shards with memory of their own.""")
 
 exercise.edit("only-on-rank-zero", WHOLE | {COPY: COPY + SHARD, SHARD: "", UPDATE:
     "whole = param.full_tensor().detach()\nif dist.get_rank() == 0:\n    average[name].lerp_(whole, 0.1)",

@@ -161,8 +161,8 @@ exercise.edit("computes-in-fp32", {POLICY: "model.float()\npolicy = MixedPrecisi
     base still has four bytes a number. Next: keep the policy.""")
 
 exercise.edit("fewer-moments", {POLICY: WIDE + POLICY, "torch.optim.AdamW(": "torch.optim.SGD("}, """
-    You save the moments. They belong to the adapters only, so they were small, and the base is as large as before.
-    Next: look at the largest part of what a rank holds.""")
+    You save Adam's moments, and the adapters are trained differently. The moments belong to the adapters only, so they
+    are small. Next: keep the optimizer, and look at the largest part of what a rank holds.""")
 
 exercise.variant_edit("casts-what-is-trained", {POLICY:
     "for param in model.parameters():\n    if param.requires_grad:\n        param.data = param.data.float()\n"

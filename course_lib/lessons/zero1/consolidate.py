@@ -114,8 +114,9 @@ def its_own_alone(optimizer: Optimizer, parts: Parts) -> State:
 
 
 exercise.edit("not-renumbered", {RENUMBERED: "state"}, """
-    Every rank numbers its own parameters from 0. So the states of different ranks have the same numbers, and later ones
-    overwrite earlier ones. Next: give each state the model's number of its parameter, which `parts` has.""")
+    Every rank numbers its own parameters from 0, in the order of its part, and you keep these numbers. They are not the
+    model's, and on several ranks later states overwrite earlier ones.
+    Next: give each state the model's number of its parameter, which `parts` has.""")
 
 exercise.edit("zipped", {RENUMBERED: "dict(zip(part, state.values(), strict=False))"}, """
     You pair a rank's parameters with its states one by one. A parameter that was never used has no state, so every
