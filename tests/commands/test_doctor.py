@@ -214,7 +214,7 @@ def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a file on a full disk")
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))  # noqa: SIM115
     assert "No space left on device" in doctor.progress().value
 
 
