@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CourseError as error:
         print(f"course {options.command}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"course {options.command}: interrupted", file=sys.stderr)
+        return 130
 
 
 def add_subcommands(subcommands: Any) -> None:  # argparse does not name the type of what add_subparsers() returns

@@ -184,11 +184,12 @@ def memory() -> Finding:
 
 
 def progress() -> Finding:
-    """Create a temporary file in the nearest existing folder to the place where attempts are kept."""
+    """Write a temporary file in the nearest existing folder to the place where attempts are kept."""
     path = Progress().path
-    folder = next(parent for parent in path.parents if parent.exists())
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        folder = next(parent for parent in path.parents if parent.exists())
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))  # a full disk has room for a file's name
             return ok("progress", str(path))
     except OSError as error:
         value = f"{path} cannot be written: {error.strerror}"

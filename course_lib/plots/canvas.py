@@ -7,6 +7,7 @@ Colours are of three kinds, and no figure uses one kind for another:
     MEMBERS      ranks, and runs that are compared: four tints of violet, always with a label beside them
 """
 
+import re
 from collections.abc import Collection, Iterable
 from html import escape
 from math import floor, log10
@@ -36,6 +37,7 @@ WIDTH, MARGIN, ROW = 760, 12, 22
 SMALL: dict[str, Any] = {"font_size": 11}
 NOTE = SMALL | {"fill": FAINT}
 
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _NARROW, _WIDE = set("iljtfrI.,:;'|()[] "), set("mwMW%@—→")
 
 
@@ -49,7 +51,8 @@ class Canvas:
     def add(self, tag: str, content: str = "", **attributes: Any) -> None:
         """Add an element. Underscores in names of attributes become hyphens."""
         shown = "".join(f' {name.replace("_", "-")}="{short(value)}"' for name, value in attributes.items())
-        self._elements.append(f"<{tag}{shown}>{escape(content)}</{tag}>" if content else f"<{tag}{shown}/>")
+        content = escape(_NOT_IN_XML.sub("\ufffd", content))  # a name in a program may hold any character
+        self._elements.append(f"<{tag}{shown}>{content}</{tag}>" if content else f"<{tag}{shown}/>")
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", **look: Any) -> None:
         """Write `text`, with the foot of its letters at `y`."""

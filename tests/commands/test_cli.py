@@ -61,6 +61,15 @@ def test_an_error_for_the_reader_is_told_in_one_line(tmp_path: Path, capsys: pyt
     assert error.startswith("course lab: ") and error.count("\n") == 1
 
 
+def test_an_interrupt_is_told_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_doctor", interrupted)
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "course doctor: interrupted\n"
+
+
 def test_an_option_that_a_subcommand_does_not_know_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(["doctor", "--fast"])

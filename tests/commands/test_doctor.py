@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -209,6 +210,12 @@ def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, 
     assert finding.status == "warn"
     assert "cannot be written" in finding.value
     assert "COURSE_HOME" in finding.remedy
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a file on a full disk")
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))  # noqa: SIM115
+    assert "No space left on device" in doctor.progress().value
 
 
 def test_a_torch_that_does_not_load_is_on_the_page_of_the_command(tmp_path: Path) -> None:

@@ -620,7 +620,7 @@ def test_slices_are_drawn_to_scale_with_the_total_of_each_rank() -> None:
 
 
 def test_neighbouring_slices_of_a_rank_are_one_band() -> None:
-    picture = plot_shards([("weight", 10, [(0, 0, 10)]), ("bias", 4, [(0, 0, 4)])])
+    picture = plot_shards([("weight", 10, [(0, 0, 10)]), ("bias\x1b", 4, [(0, 0, 4)])])
     assert rects(picture.svg, MEMBERS[0]) == [[0, 56, 759, 26]]
 
 

@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from course_lib import RankError, World
 from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
 from course_lib.world.processes.pool import pool
+from course_lib.world.processes.protocol import Finished
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import Process
 from course_lib.world.rank_threads.printing import Lines
@@ -94,6 +96,33 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch) -> 
     assert ("rank 1 got a new process" in str(error)) is replaced
     assert (signal.SIGABRT in signals) is replaced
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
+
+
+def test_a_rank_that_finishes_under_a_deadly_signal_gets_a_new_process(far_end, monkeypatch) -> None:
+    left = Finished(
+        how="returned", raised=None, result=("NoneType", b""), calls=[], span=(0, 1), memory=None, has_group=True,
+        spent=False,
+    )  # fmt: skip
+    monkeypatch.setattr(far_end.handle.process, "kill", lambda number: far_end.wire.send((1, "finished", (left,))))
+    monkeypatch.setattr("course_lib.world.processes.run_loop.GRACE", 0.2)
+    run_loop = RunLoop([far_end.handle], 1, [], Lines())
+    run_loop.coordinator.fail("timeout")
+    run_loop.end()
+    assert not run_loop._active
+    assert run_loop.spent == [0]
+
+
+def test_a_process_that_cannot_begin_a_run_is_replaced() -> None:
+    def program() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+        raise ValueError
+
+    world = World(2, backend="processes")
+    with pytest.raises(RankError, match="raised ValueError"):
+        world.run(program)
+    with pytest.raises(RankError, match="both ranks got a new process"):
+        world.run(total)
+    assert list(world.run(total)) == [2.0, 2.0]
 
 
 @pytest.mark.slow

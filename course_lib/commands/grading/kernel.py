@@ -26,6 +26,8 @@ from .limits import Limits, Watch
 
 TAKE = "__import__('course_lib.commands.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"
 STARTUP_SECONDS = 120
+LONGEST = 1000
+"""Characters of an error. Every row of CSV repeats them."""
 HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
 SILENT = logging.Logger(__name__, level=logging.CRITICAL + 1)  # nbclient logs what is reported as a remark
 
@@ -121,7 +123,7 @@ class _Client(NotebookClient):
         try:
             await self.async_execute_cell(new_code_cell(source), 0)
         except CellExecutionError as error:
-            return f"{error.ename}: {error.evalue}".partition("\n")[0]
+            return f"{error.ename}: {error.evalue}".partition("\n")[0][:LONGEST]
         return ""
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> None:

@@ -54,6 +54,7 @@ class RunLoop:
         self._calls: dict[tuple[int, int], PendingCall] = {}  # by rank and index of the call
         self._located: dict[int, SourceLine | None] = dict.fromkeys(range(len(processes)))
         self._dead: set[int] = set()
+        self._signalled: set[int] = set()  # such a rank may finish, and die afterwards
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
         self._selector = selectors.DefaultSelector()
@@ -98,6 +99,7 @@ class RunLoop:
         self._read_rest()  # a large result may have held up the others
         for number, seconds in ((signal.SIGABRT, GRACE), (signal.SIGKILL, DEATH)):  # the first writes the rank's stack
             for rank in self._active:
+                self._signalled.add(rank)
                 self._processes[rank].process.kill(number)
             self._read_while(lambda: bool(self._active), seconds)
         self.reports = [self._completed(report, self.left.get(report.rank)) for report in reports]
@@ -128,7 +130,7 @@ class RunLoop:
     @property
     def spent(self) -> list[int]:
         """Return the ranks whose process is dead or unusable."""
-        return sorted(self._dead | {rank for rank, left in self.left.items() if left.spent})
+        return sorted(self._dead | self._signalled | {rank for rank, left in self.left.items() if left.spent})
 
     @property
     def _active(self) -> list[int]:
