@@ -1,6 +1,7 @@
 """`course run`: run a program on ranks as torchrun would, and print what each rank held, sent and waited for."""
 
 import argparse
+import os
 import re
 import sys
 import traceback
@@ -52,6 +53,9 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"course run: {_for_terminal(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads the output has left, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return 1
     except Exception as error:  # outside the ranks, in a program that starts them itself
         _print_traceback(error)
         return 1

@@ -175,7 +175,7 @@ def finding_html(finding: Finding, *, hints: bool = True) -> str:
 def _line_html(line: str) -> str:
     """Return a line of what was observed. A line of code is indented."""
     indent = len(line) - len(line.lstrip())
-    text = f"<code>{escape(line.strip())}</code>" if indent else escape(line)
+    text = f"<code>{escape(line.strip())}</code>" if indent else inline(line)
     return f'<p class="course-observed" style="margin-left: {indent}ch">{text}</p>'
 
 

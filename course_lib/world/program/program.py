@@ -73,8 +73,14 @@ class Program:
         return self.module or os.path.basename(self.path)
 
     def source(self) -> bytes:
+        file = Path(self.path)
+        if file.is_fifo():
+            raise CourseError(
+                f"{self.path} is a pipe, which can be read once, and each rank reads the program. Save the program in a "
+                "file, and name that."
+            )
         try:
-            return Path(self.path).read_bytes()
+            return file.read_bytes()
         except OSError as error:
             raise CourseError(
                 f"{self.path}: {error.strerror}. Name the file of a Python program, or a module after -m."
