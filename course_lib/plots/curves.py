@@ -10,9 +10,10 @@ from .picture import Picture
 
 HEIGHT, APART, LONGEST = 240, 17, 30
 """Pixels of the figure and between two labels, and the most letters of a label."""
-LOOKS = ((FAINT, 16.5), (MEMBERS[0], 13.5), (MEMBERS[3], 10.5), (MEMBERS[2], 7.5), (MEMBERS[1], 4.5), (INK, 1.5))
+LOOKS = ((MEMBERS[2], 16.5), (FAINT, 13.5), (MEMBERS[3], 10.5), (MEMBERS[0], 7.5), (MEMBERS[1], 4.5), (INK, 1.5))
 """Colour and width of the last six lines. Equal lines lie on each other, so each is narrower than the one below it.
 
+The last four, which are all that most figures need, differ from their neighbours in both themes.
 A wide line has an outline, because some tints are nearly as dark or as light as a theme's ground.
 """
 
