@@ -375,6 +375,9 @@ def test_a_line_that_ends_in_nan_has_a_name() -> None:
 
 def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers() -> None:
     assert {"30", "40", "50", "60"} <= texts(curve({"a": [30, 45, 60]}, log="y").svg)
+    kept = curve({"a": [100_350, 401_400]}, x=[5000, 20_000])
+    assert {"10,000", "20,000", "200,000", "400,000"} <= texts(kept.svg)
+    assert "from 5000 to 20,000. a: from 100,350 to 401,400." in kept.caption
 
 
 def test_the_time_chart_says_who_waits_and_what_is_hidden() -> None:
