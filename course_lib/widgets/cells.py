@@ -7,7 +7,7 @@ import functools
 import importlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from IPython.core.getipython import get_ipython
 
@@ -165,16 +165,16 @@ class ExerciseCell:
         return f"{self.exercise.title}\n{self.exercise.task}" if self._attempt is None else repr(self._attempt)
 
 
-def exercise(name: str) -> ExerciseCell | Callable[[Any], Any]:
+def exercise(name: str) -> ExerciseCell:
     """Return the exercise of that name, to decorate a function with.
 
-    If version 2.0 had the exercise and no lesson has it any more, return what leaves the function as it is, so that a
-    copy of the lesson runs to its end.
+    If version 2.0 had the exercise and no lesson has it any more, return a decorator that leaves the function as it
+    is, so that a copy of the lesson runs to its end.
 
     Raises:
         CourseError: there is none; the message lists similar names.
     """
-    return _unchecked(name) if name in REMOVED else _cell(exercises.get(name))
+    return cast(ExerciseCell, _unchecked(name)) if name in REMOVED else _cell(exercises.get(name))
 
 
 def _unchecked(name: str) -> Callable[[F], F]:
