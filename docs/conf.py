@@ -45,6 +45,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_default_options = {"members": True}
+napoleon_numpy_docstring = False  # otherwise a docstring is read twice, and a colon in a sentence begins a type
 default_role = "code"
 
 html_theme = "furo"
@@ -131,12 +132,13 @@ def pack_planner() -> None:
 def adapt(app: "Sphinx", what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Keep the first line of a package's docstring, since the others are about its files.
 
-    A colon at the start of a property's docstring keeps napoleon from taking its first words for a type.
+    A colon at the start keeps napoleon from taking the first words of a property, or of what is returned, for a type.
     """
     if what == "module":
         del lines[1:]
-    if what == "property" and lines:
-        lines[0] = f":{lines[0]}"
+    starts = [at + 1 for at, line in enumerate(lines[:-1]) if line == "Returns:"]
+    for at in (0, *starts) if what == "property" and lines else starts:
+        lines[at] = re.sub(r"(?=\S)", ":", lines[at], count=1)
 
 
 def read(app: "Sphinx", name: str, source: list[str]) -> None:

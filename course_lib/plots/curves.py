@@ -10,9 +10,12 @@ from .picture import Picture
 
 HEIGHT, APART, LONGEST = 240, 17, 30
 """Pixels of the figure and between two labels, and the most letters of a label."""
-LOOKS = ((FAINT, 16.5), (MEMBERS[0], 13.5), (MEMBERS[3], 10.5), (MEMBERS[2], 7.5), (MEMBERS[1], 4.5), (INK, 1.5))
+LARGE = 1e4
+"""From here on, a number is written in full, with commas."""
+LOOKS = ((MEMBERS[2], 16.5), (FAINT, 13.5), (MEMBERS[3], 10.5), (MEMBERS[0], 7.5), (MEMBERS[1], 4.5), (INK, 1.5))
 """Colour and width of the last six lines. Equal lines lie on each other, so each is narrower than the one below it.
 
+The last four, which are all that most figures need, differ from their neighbours in both themes.
 A wide line has an outline, because some tints are nearly as dark or as light as a theme's ground.
 """
 
@@ -45,11 +48,16 @@ def curve(
         raise ValueError(f"curve: {len(xs)} places; {sizes}. Give at least one line, with a number for each place.")
     canvas = Canvas()
     draw_curves(canvas, lines, xs, xlabel, ylabel, log, marks or {})
-    text = "\n".join(f"{name}: {', '.join(f'{value:.4g}' for value in values)}" for name, values in lines.items())
-    ends = "; ".join(f"{name}: from {values[0]:.4g} to {values[-1]:.4g}" for name, values in lines.items())
+    text = "\n".join(f"{name}: {', '.join(map(written, values))}" for name, values in lines.items())
+    ends = "; ".join(f"{name}: from {written(values[0])} to {written(values[-1])}" for name, values in lines.items())
     marked = "".join(f" {name.capitalize()} at {at:g}." for name, at in (marks or {}).items())
-    caption = f"The {ylabel} by {xlabel}, from {xs[0]:g} to {xs[-1]:g}. {ends}.{marked}"
-    return canvas.picture(caption, f"{xlabel}: {', '.join(f'{at:g}' for at in xs)}\n{text}")
+    caption = f"The {ylabel} by {xlabel}, from {written(xs[0])} to {written(xs[-1])}. {ends}.{marked}"
+    return canvas.picture(caption, f"{xlabel}: {', '.join(map(written, xs))}\n{text}")
+
+
+def written(value: float) -> str:
+    """Return a number as a reader expects it: 401,400 instead of 4.014e+05."""
+    return f"{value:,.0f}" if LARGE <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def draw_curves(
@@ -62,12 +70,15 @@ def draw_curves(
     across = WIDTH - max(map(text_width, names)) - 40  # the names stand behind the axes
     with axes(canvas, height, width=across) as (plot,):
         plot.set(xlabel=xlabel, ylabel=ylabel)
-        for axis in log:
-            plot.set(**{f"{axis}scale": "log"})
-            shown = xs if axis == "x" else [value for values in lines.values() for value in values]
-            getattr(plot, f"{axis}axis").set_major_formatter("{x:g}")
-            if max(shown) < 10 * min(shown):  # at most one power of ten: the numbers between them are labelled, too
-                getattr(plot, f"{axis}axis").set_minor_formatter("{x:g}")
+        for axis, shown in (("x", xs), ("y", [value for values in lines.values() for value in values])):
+            drawn = getattr(plot, f"{axis}axis")
+            if axis in log:
+                plot.set(**{f"{axis}scale": "log"})
+                drawn.set_major_formatter("{x:,g}")
+                if max(shown) < 10 * min(shown):  # at most one power of ten: the numbers between them are labelled, too
+                    drawn.set_minor_formatter("{x:,g}")
+            elif max(shown) >= LARGE:
+                drawn.set_major_formatter("{x:,.0f}")
         if "x" not in log:
             from matplotlib.ticker import MaxNLocator
 

@@ -255,6 +255,11 @@ def test_every_page_says_what_it_is_about_where_it_is_linked(site: Path) -> None
         assert (path.parent / about["og:image"]).exists() or about["og:image"].startswith("https://"), path
 
 
+def test_the_reference_takes_no_sentence_with_a_colon_for_a_type(site: Path) -> None:
+    page = (site / "reference" / "world.html").read_text("utf-8")
+    assert "by rank: when its function returned" in page and "very likely wrong also warns: a" in page
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "lessons/02-where-the-memory-goes", "problems", "reference/world"])
 def test_a_page_has_no_violation_that_axe_finds(page: Page, address: str, name: str, scheme: Any) -> None:

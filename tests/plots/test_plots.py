@@ -52,6 +52,7 @@ from course_lib.plots.canvas import (
     ticks,
 )
 from course_lib.plots.comm import tint
+from course_lib.plots.curves import LOOKS
 from course_lib.plots.memory import MOST_PLACES, places
 
 COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, FETCHING, WAITING, STALLED, *MEMBERS]
@@ -268,6 +269,8 @@ def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them() -> None:
     for colour, width in tints:
         if any(contrast(colour, theme["paper"]) < 3 for theme in THEMES.values()):
             assert strokes.index(("var(--faint)", width + 1.5)) < strokes.index(tints[0])
+    for theme in THEMES.values():  # equal lines lie on each other: of up to four, each differs from the next
+        assert all(contrast(*pair) > 2 for pair in pairwise(theme.get(look[6:-1], look) for look, _ in LOOKS[-4:]))
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -372,6 +375,9 @@ def test_a_line_that_ends_in_nan_has_a_name() -> None:
 
 def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers() -> None:
     assert {"30", "40", "50", "60"} <= texts(curve({"a": [30, 45, 60]}, log="y").svg)
+    kept = curve({"a": [100_350, 401_400]}, x=[5000, 20_000])
+    assert {"10,000", "20,000", "200,000", "400,000"} <= texts(kept.svg)
+    assert "from 5000 to 20,000. a: from 100,350 to 401,400." in kept.caption
 
 
 def test_the_time_chart_says_who_waits_and_what_is_hidden() -> None:

@@ -404,6 +404,13 @@ def test_the_last_attempt_is_printed_outside_a_notebook(capsys: pytest.CaptureFi
     assert exercise("ranks.broadcast").stored.status is None
 
 
+def test_a_cell_of_an_exercise_that_was_removed_runs_and_keeps_its_function(capsys: pytest.CaptureFixture[str]) -> None:
+    def fit() -> None: ...
+
+    assert exercise("costs.fit")(fit) is fit
+    assert "'costs.fit' was removed from the course" in capsys.readouterr().out
+
+
 def test_an_unknown_name_is_refused_with_those_that_are_near() -> None:
     with pytest.raises(CourseError, match=r"no exercise named 'ranks\.helo'\. Did you mean 'ranks\.hello'"):
         exercise("ranks.helo")

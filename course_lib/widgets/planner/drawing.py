@@ -152,15 +152,13 @@ def _kind(span: Span) -> tuple[str, str]:
     return WORK.get(first) or MOVED[next((what for what in MOVED if what in span.name), "parameters")]
 
 
-def _panel(title: str, kinds: Iterable[tuple[str, str]], rows: list[str], before: Any, line: float = 2.0) -> str:
-    """Return rows with a title and a legend; `line` is where the device ends, as a part of the axis."""
+def _panel(title: str, kinds: Iterable[tuple[str, str]], rows: list[str], before: Any, line: float = 0) -> str:
+    """Return rows with a title and a legend; `line` is where the device ends, as a part of the axis, if it is there."""
     names = [f'<span><i style="background:{colour}"></i>{name}</span>' for name, colour in kinds]
+    mark = f' style="--device:{line:.2%}"' if line else ""
     if before:
         names.append('<span><i class="plan-before"></i>the plan before</span>')
-    return (
-        f'<p class="plan-title">{title}</p><p class="plan-legend">{"".join(names)}</p>'
-        f'<ul class="plan-rows" style="--device:{line:.2%}">{"".join(rows)}</ul>'
-    )
+    return f'<p class="plan-title">{title}</p><p class="plan-legend">{"".join(names)}</p><ul{mark}>{"".join(rows)}</ul>'
 
 
 def _row(

@@ -7,7 +7,7 @@ if (!this.nextSibling) {
   const at = places => places[Math.min(places.length - 1, Math.floor(slider.value / 1000 * places.length))];
   box.insertAdjacentHTML("beforeend", `
     <i style="position: absolute; top: 0; border-left: 2px solid #d9573b; pointer-events: none"></i>
-    <input type="range" aria-label="Moment" max="1000" style="display: block; width: 88%; margin: 0 0 0 10.46%">
+    <input type="range" aria-label="Moment" max="1000" style="display: block; width: 88%; height: 24px; margin: 0 0 0 10.46%">
     <output style="display: block; position: sticky; left: 0; min-height: 3em; max-width: calc(100vw - 48px)"></output>`);
   const [mark, slider, words] = [...box.children].slice(1);
   slider.oninput = () => {
