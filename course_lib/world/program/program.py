@@ -76,8 +76,8 @@ class Program:
         file = Path(self.path)
         if file.is_fifo():
             raise CourseError(
-                f"{self.path} is a pipe, which can be read once, and each rank reads the program. Save the program in a "
-                "file, and name that."
+                f"{self.path} is a pipe, which can be read once, and each rank reads the program. Save the program in "
+                "a file, and name that."
             )
         try:
             return file.read_bytes()
