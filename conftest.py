@@ -51,8 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Iterator[None]:
-    """One more worker than there are cores: tests wait for kernels, for ranks and for the browser."""
-    return (yield) + 1
+    """Two more workers than there are cores: tests wait for kernels, for ranks and for the browser."""
+    return (yield) + 2
 
 
 class ByPart(LoadScopeScheduling):

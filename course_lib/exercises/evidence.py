@@ -88,7 +88,7 @@ class Incident:
         head, *rows = self._call_rows
         shown = (logs(self.logs), calls(head, rows) if rows else "", f'<pre style="{PRE}">{escape(self.program)}</pre>')
         parts = zip(TITLES, (self.logs, rows, self.program), shown, strict=True)
-        return "".join(f"<h4>{title}</h4>{html}" for title, content, html in parts if content)
+        return "".join(f'<h3 style="font-size: 1em">{title}</h3>{html}' for title, content, html in parts if content)
 
     @property
     def logs(self) -> str:

@@ -61,7 +61,7 @@ def test_evidence_has_the_colours_of_its_ranks_and_the_diagnosis_is_a_card() -> 
     case = incident("incidents.out_of_memory")
     page, card = case._repr_html_(), case.diagnosis()._repr_html_()
 
-    logged, recorded = (page.split("<h4>")[part] for part in (1, 2))
+    logged, recorded = (page.split("<h3 ")[part] for part in (1, 2))
     assert "[rank" not in page and logged.count(">rank 2<") == case.logs.count("[rank2]")
     assert recorded.count("<tr>") == len(case.last_calls.splitlines()) and "… started" in recorded
     colours = dict(reversed(pair) for pair in re.findall(r"background: (#\w+)[^>]*>(rank \d)<", page))
