@@ -74,9 +74,9 @@ def draw_curves(
             drawn = getattr(plot, f"{axis}axis")
             if axis in log:
                 plot.set(**{f"{axis}scale": "log"})
-                drawn.set_major_formatter("{x:,g}")
+                drawn.set_major_formatter(lambda value, _: written(value))
                 if max(shown) < 10 * min(shown):  # at most one power of ten: the numbers between them are labelled, too
-                    drawn.set_minor_formatter("{x:,g}")
+                    drawn.set_minor_formatter(lambda value, _: written(value))
             elif max(shown) >= LARGE:
                 drawn.set_major_formatter("{x:,.0f}")
         if "x" not in log:

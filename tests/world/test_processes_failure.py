@@ -100,8 +100,8 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch) -> 
 
 def test_a_rank_that_finishes_under_a_deadly_signal_gets_a_new_process(far_end, monkeypatch) -> None:
     left = Finished(
-        how="returned", raised=None, result=("NoneType", b""), calls=[], span=(0, 1), memory=None, has_group=True,
-        spent=False,
+        how="returned", raised=None, raised_in_thread=None, result=("NoneType", b""), calls=[], span=(0, 1),
+        memory=None, has_group=True, spent=False,
     )  # fmt: skip
     monkeypatch.setattr(far_end.handle.process, "kill", lambda number: far_end.wire.send((1, "finished", (left,))))
     monkeypatch.setattr("course_lib.world.processes.run_loop.GRACE", 0.2)

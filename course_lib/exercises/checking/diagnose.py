@@ -69,6 +69,8 @@ def _first_of_many(exercise: Declaration, solution: Solution, trial: Trial, worl
     part = next(iter(_wrong_parts(trial)), None)
     if part is None or all(isinstance(value[part], bool | int | str) for value in trial.expected.values):
         return None
+    if all(value[part] is None for value in trial.yours.values):
+        return None  # what is missing has many causes
     for mistake in _by_source(exercise.mistakes, solution):
         made = recall(exercise, mistake.solution, trial.case, world)
         if made.error is not None or contradicted(mistake, solution):
