@@ -96,12 +96,12 @@ def _fragments(buckets: Sequence[Sequence[int]], shard: Sequence[int], stage: in
 
 def uncut(units: Sequence[Unit]) -> list[int]:
     """Return the elements of each tensor of these units."""
-    return [numel([shape]) for unit in units for shape in unit]
+    return [math.prod(shape) for unit in units for shape in unit]
 
 
 def everything(model: Model) -> list[int]:
     """Return the elements of each tensor of the model; one tensor, if only its size is known."""
-    return [numel([shape]) for shape in model.shapes] or [model.params]
+    return [math.prod(shape) for shape in model.shapes] or [model.params]
 
 
 def flat(units: Sequence[Unit], ranks: int) -> list[int]:
