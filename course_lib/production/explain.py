@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import CourseError
 from .faults import AUTO, faults
-from .settings import SECTIONS, SETTINGS, Setting
+from .settings import SECTIONS, SETTINGS, UNEXPLAINED, Setting
 
 SURPRISES = {
     "gradient_clipping": 0,
@@ -26,7 +26,7 @@ class Explanation:
 
     Attributes:
         settings: the explained settings, by their dotted names, with their values.
-        unexplained: names that are not explained here.
+        unexplained: names that DeepSpeed knows and that are not explained here.
         unsaid: settings that are not given, and whose default surprises.
         faults: a sentence for each fault; empty if none is known.
     """
@@ -68,7 +68,7 @@ def explain(config: Mapping[str, Any] | str | os.PathLike[str], world_size: int 
     stage = flat.get("zero_optimization.stage", 0)
     return Explanation(
         settings={name: value for name, value in flat.items() if name in SETTINGS},
-        unexplained=tuple(name for name in flat if name not in SETTINGS),
+        unexplained=tuple(name for name in flat if name in UNEXPLAINED),
         unsaid=tuple(
             name for name, since in SURPRISES.items() if name not in flat and stage in (1, 2, 3, 0) and stage >= since
         ),

@@ -1,11 +1,10 @@
-"""Faults in a DeepSpeed configuration that DeepSpeed does not report: misspelt names, settings that contradict each
-other."""
+"""Faults in a DeepSpeed configuration: unknown names, values of the wrong kind, settings that contradict each other."""
 
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .settings import SECTIONS, SETTINGS
+from .settings import CHOICES, GONE, SECTIONS, SETTINGS, UNEXPLAINED
 
 Flat = Mapping[str, Any]
 """A configuration with dotted names, `zero_optimization.stage`. Entries outside known sections stay as they are."""
@@ -13,29 +12,49 @@ Flat = Mapping[str, Any]
 AUTO = "auto"
 """The value that Hugging Face's Trainer replaces. Without the Trainer, DeepSpeed uses the default, or ignores it."""
 
-NEAR = 0.85
-"""How alike a misspelt name is to the one that was meant. No other name of DeepSpeed 0.19.8 is so near to one here."""
-
 
 def faults(flat: Flat, world_size: int | None) -> Iterator[str]:
     """Yield a sentence for each fault: the name, what is wrong, and what to do."""
-    for name in flat:
-        yield from _misspelt(name)
+    for name, value in flat.items():
+        yield from _name(name)
+        if name in SETTINGS:
+            yield from _value(name, value, SETTINGS[name].kind)
     yield from _batches(flat, world_size)
     yield from _precision(flat)
     yield from _stage(flat)
     yield from _optimizer(flat)
 
 
-def _misspelt(name: str) -> Iterator[str]:
-    if name not in SETTINGS.keys() | SECTIONS:
+def _name(name: str) -> Iterator[str]:
+    if name in GONE:
+        yield f"{name}: {GONE[name]}"
+    elif name in SECTIONS:
+        yield f"{name}: a section is wanted, with settings in it. Write {{...}}."
+    elif name not in SETTINGS and name not in UNEXPLAINED:
         section, _, last = name.rpartition(".")
         # Names are compared without their sections. If several are equal, the section of `name` or the shortest wins.
-        known = sorted(SETTINGS.keys() | SECTIONS, key=lambda other: -other.count("."))
+        known = sorted(SETTINGS.keys() | UNEXPLAINED | SECTIONS, key=lambda other: -other.count("."))
         known.sort(key=lambda other: other.rpartition(".")[0] == section)
         lasts = {other.rpartition(".")[2]: other for other in known}
-        for near in difflib.get_close_matches(last, lasts, n=1, cutoff=NEAR):
-            yield f"{name}: DeepSpeed knows no such setting. Did you mean {lasts[near]}?"
+        near = difflib.get_close_matches(last, lasts, n=1)
+        advice = f"Did you mean {lasts[near[0]]}?" if near else "Take it out."
+        yield f"{name}: DeepSpeed knows no such setting. {advice}"
+
+
+def _value(name: str, value: Any, kind: str) -> Iterator[str]:
+    if value == AUTO:
+        return
+    fits = {
+        "bool": isinstance(value, bool),
+        "whole number": _is_number(value) and value == int(value) and value >= 0,
+        "number": _is_number(value) and value >= 0,
+        "text": isinstance(value, str),
+        "section": isinstance(value, Mapping),
+    }[kind]
+    if not fits:
+        yield f"{name}: {value!r} is no {kind}{' from 0 on' if 'number' in kind else ''}. Write one."
+    elif name in CHOICES and value not in CHOICES[name]:
+        yield f"{name}: there is no {value!r}. Choose among {', '.join(map(repr, CHOICES[name]))}."
 
 
 def _is_number(value: Any) -> bool:
@@ -74,7 +93,7 @@ def _stage(flat: Flat) -> Iterator[str]:
         return
     for name in flat:
         _, _, inner = name.partition("zero_optimization.")
-        if stage < 3 and inner.startswith(("stage3_", "offload_param.")):
+        if stage < 3 and inner.startswith(("stage3_", "offload_param.")) and name not in GONE:
             yield f"{name}: it belongs to stage 3, and this is stage {stage}: it has no effect. Take it out."
         if stage == 0 and inner.startswith("offload_optimizer."):
             yield f"{name}: at stage 0 no optimizer state is sharded, and none is offloaded. Choose stage 1, 2 or 3."
@@ -82,6 +101,8 @@ def _stage(flat: Flat) -> Iterator[str]:
         where = f"zero_optimization.{section}"
         if flat.get(f"{where}.device") == "nvme" and f"{where}.nvme_path" not in flat:
             yield f"{where}.nvme_path: the device is nvme, and no folder is given. Name one."
+    if flat.get("zero_optimization.compute_grad_norm") is False and stage in (0, 3):
+        yield "zero_optimization.compute_grad_norm: only stages 1 and 2 can do without. Take it out."
 
 
 def _optimizer(flat: Flat) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from course_lib.errors import CourseError
 from course_lib.production import explain
-from course_lib.production.settings import SECTIONS, SETTINGS
+from course_lib.production.settings import GONE, SECTIONS, SETTINGS, UNEXPLAINED
 
 BATCH = {"train_micro_batch_size_per_gpu": 4}
 
@@ -37,6 +37,8 @@ def test_each_setting_is_told_with_its_cost_and_its_equivalent() -> None:
 def test_the_table_is_whole() -> None:
     for name, setting in SETTINGS.items():
         assert all([setting.does, setting.costs, setting.fsdp2]), name
+    assert not SETTINGS.keys() & UNEXPLAINED
+    assert not (SETTINGS.keys() | UNEXPLAINED) & GONE.keys()
     assert {
         *("optimizer", "bf16", "fp16", "zero_optimization"),
         *("zero_optimization.offload_param", "zero_optimization.offload_optimizer"),
@@ -68,9 +70,41 @@ def test_defaults_that_surprise_are_told_where_they_hold() -> None:
             "Did you mean zero_optimization.overlap_comm?",
         ),
         ({"stage": 3}, "stage: DeepSpeed knows no such setting. Did you mean zero_optimization.stage?"),
+        ({"qwertz": 3}, "qwertz: DeepSpeed knows no such setting. Take it out."),
+        (
+            zero(cpu_offload=True),
+            "zero_optimization.cpu_offload: It is out of date. Use offload_optimizer with device cpu.",
+        ),
+        ({"amp": {}}, "amp: DeepSpeed has removed it. Use bf16 or fp16."),
+        ({"bf16": True}, "bf16: a section is wanted, with settings in it. Write {...}."),
+        ({"zero_optimization": 3}, "zero_optimization: a section is wanted, with settings in it. Write {...}."),
     ],
 )
-def test_a_misspelt_name_is_named_with_the_one_that_was_meant(config: dict[str, Any], fault: str) -> None:
+def test_an_unknown_name_is_named_with_the_one_that_was_meant(config: dict[str, Any], fault: str) -> None:
+    assert faults(**config) == [fault]
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        (zero(stage=4), "zero_optimization.stage: there is no 4. Choose among 0, 1, 2, 3."),
+        (zero(stage="3"), "zero_optimization.stage: '3' is no whole number from 0 on. Write one."),
+        (zero(stage=True), "zero_optimization.stage: True is no whole number from 0 on. Write one."),
+        (
+            zero(reduce_bucket_size=0.5),
+            "zero_optimization.reduce_bucket_size: 0.5 is no whole number from 0 on. Write one.",
+        ),
+        ({"gradient_clipping": -1}, "gradient_clipping: -1 is no number from 0 on. Write one."),
+        ({"bf16": {"enabled": "true"}}, "bf16.enabled: 'true' is no bool. Write one."),
+        (
+            zero(stage=3, offload_param={"device": "gpu"}),
+            "zero_optimization.offload_param.device: there is no 'gpu'. Choose among 'none', 'cpu', 'nvme'.",
+        ),
+        ({"optimizer": {"type": 3}}, "optimizer.type: 3 is no text. Write one."),
+        ({"optimizer": {"params": []}}, "optimizer.params: [] is no section. Write one."),
+    ],
+)
+def test_a_value_of_another_kind_is_named(config: dict[str, Any], fault: str) -> None:
     assert faults(**config) == [fault]
 
 
@@ -82,6 +116,7 @@ def test_a_misspelt_name_is_named_with_the_one_that_was_meant(config: dict[str, 
         (zero(stage=1, stage3_max_live_parameters=0), "zero_optimization.stage3_max_live_parameters"),
         (zero(offload_optimizer={"device": "cpu"}), "zero_optimization.offload_optimizer.device"),
         (zero(stage=3, offload_param={"device": "nvme"}), "zero_optimization.offload_param.nvme_path"),
+        (zero(stage=3, compute_grad_norm=False), "zero_optimization.compute_grad_norm"),
         ({"optimizer": {"params": {"max_grad_norm": 1.0}}}, "optimizer.params.max_grad_norm"),
         (
             {"optimizer": {"params": {"torch_adam": True}}} | zero(stage=2, offload_optimizer={"device": "cpu"}),
@@ -131,7 +166,7 @@ def test_auto_is_told() -> None:
     )
 
 
-def test_what_is_not_explained_is_listed() -> None:
+def test_what_is_known_and_not_explained_is_listed() -> None:
     assert explain(BATCH | {"steps_per_print": 5}).unexplained == ("steps_per_print",)
     assert "Not explained here: steps_per_print" in repr(explain(BATCH | {"steps_per_print": 5}))
 
