@@ -84,6 +84,7 @@ def main(folder: str) -> None:
             print(f"epoch {epoch}: loss {mean:.4f}", flush=True)
         # 6. Save: each rank writes its shards
         dcp.save(states(model, optimizer), checkpoint_id=f"{folder}/epoch-{epoch}")
+    dist.barrier()  # so that gloo's threads are idle when Python ends
     dist.destroy_process_group()
 
 
