@@ -17,7 +17,7 @@ Histories = dict[int, list[Call]]
 """The collectives that each member of a group has called in it, by rank."""
 
 Key = tuple[str, Hashable, tuple[tuple[int, ...], ...]]
-"""What was called, at which line or on which way to it, and the shapes. Calls with equal keys may belong together."""
+"""The name of a call, its line or the way to it, and the shapes. Calls with equal keys may belong together."""
 
 Keys = dict[int, list[Key]]
 """The histories, with a key for each call."""
