@@ -6,6 +6,7 @@ after each epoch. Started again with the same FOLDER, on any number of processes
 
 import os
 import sys
+import time
 from glob import glob
 from typing import Any
 
@@ -84,8 +85,8 @@ def main(folder: str) -> None:
             print(f"epoch {epoch}: loss {mean:.4f}", flush=True)
         # 6. Save: each rank writes its shards
         dcp.save(states(model, optimizer), checkpoint_id=f"{folder}/epoch-{epoch}")
-    dist.barrier()  # so that gloo's threads are idle when Python ends
     dist.destroy_process_group()
+    time.sleep(0.5)  # torch keeps gloo's threads after fully_shard. One that holds a tensor when Python ends aborts
 
 
 if __name__ == "__main__":
