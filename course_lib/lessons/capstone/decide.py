@@ -134,8 +134,9 @@ exercise = Exercise("capstone.decide", title="Decide, with three numbers", draw=
     of 30 days and costs 67,374 of 90,000 dollars. Stages 1 and 2 cannot fit: the parameters alone are 138 GB. On
     InfiniBand, the training is 1.0 days shorter, and every choice that fits breaks the budget. On Ethernet, the gathers
     are the danger: with micro-batches of 4, each step waits for them, and the training takes 38 days. Checkpointing and
-    offload make the room for micro-batches of 8. The plan's bytes are within 15 %, and its seconds less exact, so we
-    first rent one day and measure ten steps. If InfiniBand costs less than 2.65 dollars, we take it.*
+    offload make the room for micro-batches of 8. The plan's bytes are mostly within 10 %, and its seconds are less
+    exact, so we first rent one day and measure ten steps. Only if you need the model a day sooner, and InfiniBand costs
+    less than 2.65 dollars, we take it.*
 
     Compare your paragraph with the rubric of the lesson. Other choices keep the limits too: shard within a node, for
     example, with the parameters on the host as well.""")

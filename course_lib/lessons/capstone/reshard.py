@@ -47,7 +47,7 @@ exercise = Exercise("capstone.reshard", title="The same values on a different nu
     Which of the saved elements have a meaning, and where are they?
 
     Join the shards and drop the old padding. You then have what a single rank would hold. You cut such a tensor in
-    lesson 05.
+    lesson 06.
 
     `torch.cat`, a slice, `F.pad` with `-numel % world_size` zeros, `chunk`, and `clone`.
 

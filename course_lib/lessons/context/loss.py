@@ -87,7 +87,7 @@ SCALED = "total * dist.get_world_size() / (targets != 0).sum()"
 
 exercise.edit("mean-of-this-rank", {', reduction="sum"': "", SCALED: "total"}, """
     You take the mean over this rank's targets. Ranks have different numbers of them, because one has more padding, so
-    the average of the means is another number. Next: divide this rank's sum by the count of all targets.
+    the average of the means is a different number. Next: divide this rank's sum by the count of all targets.
     """)
 
 exercise.edit("divided-by-ranks-again", {" * dist.get_world_size()": ""}, """

@@ -76,7 +76,7 @@ QUIZ = Quiz(name="context", title="Long sequences and experts", questions=(
         Each rank takes the mean loss of its own targets, and the ranks' gradients are averaged. When is this the
         gradient of the mean over all targets?
 
-        - [x] If every rank counts as many targets
+        - [x] If equally many targets count on every rank
           > Then a mean of means is the mean. Padding and lengths that do not divide break it.
         - [ ] Always
           > A token counts more on a rank with fewer targets.

@@ -156,7 +156,7 @@ QUIZ = Quiz(name="costs", title="What communication costs", questions=(
     Question(id="measured-bus", ask=measured_bus),
     Question(id="stage-3-seconds", ask=stage_3_seconds),
     Question(id="what-cannot-hide", ask=Choice.read("""
-        Which of these can no schedule hide behind computation of the same step?
+        Which of these can no schedule hide behind forward or backward of the same step?
 
         - [x] The first gather of stage 3's forward
           > No unit can compute before this gather has ended.

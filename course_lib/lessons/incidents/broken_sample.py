@@ -98,8 +98,8 @@ exercise.start_edit({AGREE: "", "if worst > 30": "if loss > 30", NORMAL:
     'print(f"step {step}: loss {loss.item():.3f} is above 30, step skipped")'})
 
 exercise.edit("sum-of-the-losses", {"worst, dist.ReduceOp.MAX": "worst"}, """
-    You compare the sum of all losses with 30, and so leave out steps in which no loss is above it, the more ranks
-    there are. Next: find the largest loss of all ranks.
+    You compare the sum of all losses with 30, and so leave out steps in which no loss is above it. The more ranks
+    there are, the more such steps. Next: find the largest loss of all ranks.
     """)
 
 exercise.edit("still-alone", {AGREE: "worst = loss.detach()\ndist.barrier()\n"}, """

@@ -48,10 +48,10 @@ exercise = Exercise("incidents.short_answers", title="Incident: a different curv
         "where": "line 12: the loss",
     },
     trial=four_steps, inputs_matter=False, case_count=3, task="""
-    The same model, the same data, the same global batch: with 2 ranks and 4 micro-batches the loss curve differs from
-    that with 8 ranks and 1. Answers of few tokens get better, long ones worse. Repair the step: every target token of
-    the global batch counts the same, wherever it is. The returned loss is the mean over all these tokens, on every
-    rank.
+    The same model, the same data, the same global batch: on 2 ranks, with one large micro-batch each, the loss curve
+    differs from that on 8 ranks, with one small micro-batch each. Answers of few tokens get better, long ones worse.
+    Repair the step: every target token of the global batch counts the same, wherever it is. The returned loss is the
+    mean over all these tokens, on every rank.
     """, hints="""
     Two micro-batches have 2 and 10 tokens. By how much does each token change the gradient, as the program is, and in
     one batch of 12?

@@ -71,13 +71,13 @@ exercise = Exercise("incidents.untied", title="Incident: worse after the export"
     model.head.weight = ...
     ```
     """, explanation="""
-    After `to_empty` the embedding and the head were two parameters. Each got its half of the gradient, the training
+    After `to_empty` the embedding and the head were two parameters. Each got its part of the gradient, the training
     went on with both, and the export left one of them out. The loss curve differs only a little, so nothing shows
     before the export is loaded. The reports:
     [verl issue 7834](https://github.com/verl-project/verl/issues/7834) and
     [accelerate pull request 3154](https://github.com/huggingface/accelerate/pull/3154). In torch 2.13, `to_empty` of a
-    model that FSDP2 has sharded keeps the tie, and `fully_shard` refuses a tied weight in two units; before, its
-    second unit was silently wrong.
+    model that FSDP2 has sharded keeps the tie, and FSDP2 refuses a tied weight in two units. Torch 2.11 accepts it,
+    and the second unit is silently wrong.
     """)
 
 
@@ -120,7 +120,7 @@ exercise.start_edit({TIE: ""})
 
 exercise.edit("two-weights", {TIE: "", EMPTY: TIE + EMPTY}, """
     The head and the embedding are two parameters while you train. They start with the same numbers, and each learns
-    from its own half of the gradient; the export has one of them.
+    from its own part of the gradient; the export has one of them.
     Next: count the parameters after each line, and find the line that makes one more.""")
 
 exercise.edit("exports-the-head-too", {TIE: "", EXPORT: "export = dict(model.state_dict())\n"}, """
@@ -161,7 +161,7 @@ exercise.edit("ties-after-the-optimizer", {TIE: "", OPTIMIZER: OPTIMIZER + TIE},
     weight, which the model does not use any more. Next: tie before both are made.""")
 
 exercise.edit("one-memory-two-parameters", {TIE: "", LOAD: "model.load_state_dict(checkpoint, assign=True)\n"}, """
-    Embedding and head share their memory now, but they are still two parameters: each has half of the gradient and
+    Embedding and head share their memory now, but they are still two parameters: each has part of the gradient and
     moments of its own, and both write into the same numbers. `assign=True` and `.data = ...` do that.
     Next: give both modules the same parameter, after the last line that makes parameters.""")
 

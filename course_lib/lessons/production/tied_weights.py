@@ -35,8 +35,8 @@ def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[st
 exercise = Exercise("production.tied_weights", title="Repair: tied weights", draw=draw_training, trial=two_steps,
     inputs_matter=False, case_count=2, task="""
     The head multiplies by the embedding's weight: `model.head.weight is model.embed.weight`. The program makes the
-    embedding and the head two units, and `fully_shard` raises an error. Repair it. The weight stays tied and is
-    sharded, and each block is still a unit by itself.""", hints="""
+    embedding and the head two units, and FSDP2 raises an error in the first forward. Repair it. The weight stays tied
+    and is sharded, and each block is still a unit by itself.""", hints="""
     To how many units can one parameter belong?
 
     A unit shards, gathers and frees its parameters, so each belongs to one unit, which can have several modules.

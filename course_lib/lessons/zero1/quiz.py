@@ -73,7 +73,7 @@ def share_saved(rng: random.Random) -> Numeric:
 
 
 def without_owner(rng: random.Random) -> Numeric:
-    count, world_size = rng.choice([(30, 8), (29, 4), (29, 8), (149, 8), (148, 16), (77, 16)])
+    count, world_size = rng.choice([(30, 8), (29, 4), (31, 8), (149, 8), (148, 16), (77, 16)])
     return Numeric(
         prompt=f"A model has {count} parameter tensors. An optimizer gives each of {world_size} ranks the next "
         "`len(params) // world_size` of them. How many are never updated?",

@@ -37,7 +37,7 @@ def bytes_in_mixed_precision(rng: random.Random) -> Numeric:
             (rank_bytes(billions, world_size, 3, "mixed"), "This is ZeRO-3: it shards parameters, too."),
             (
                 billions * 10**9 * (2 + 10 / world_size),
-                "You sharded 2 + 8 bytes. ZeRO-2 shards the fp32 master weights, too.",
+                "You count no fp32 master weights. They take 4 bytes, and are sharded, too.",
             ),
         ),
     )

@@ -90,7 +90,7 @@ def shard_of_a_unit(rng: random.Random) -> Numeric:
 
 
 def most_parameters(rng: random.Random) -> Numeric:
-    layers, millions, world_size, depth = rng.choice([32, 48]), rng.choice([100, 200, 400]), 16, rng.choice([1, 2])
+    layers, millions, world_size, depth = rng.choice([32, 48]), rng.choice([100, 200, 400]), 8, rng.choice([1, 2])
     layer_params = millions * 10**6
     expected = most_parameters_bytes(layers, layer_params, world_size, depth)
     return Numeric(
