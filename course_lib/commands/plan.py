@@ -41,6 +41,9 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
     usual = {name: value for name, value in usual.items() if name not in given}
     settings = usual | {name: values[0] for name, values in given.items()}
     twice = {name: values for name, values in given.items() if len(values) > 1}
+    for option, needed in (("global_batch", "fit"), ("days", "tokens")):
+        if getattr(options, option) and not getattr(options, needed):
+            raise CourseError(f"{flag(option)} without --{needed}: nothing else reads it. Give both.")
     if twice and searches:
         raise CourseError(f"{flag(min(twice))} twice: a search varies what you leave out. Give it once or not at all.")
     found: list[str] = []
@@ -99,7 +102,7 @@ def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: 
     (model,) = what.values()
     if options.tokens:
         most = {"most_ranks": settings.pop("world_size")} if "world_size" in settings else {}
-        tokens, days = number("--tokens", options.tokens), number("--days", options.days)
+        tokens, days = number("--tokens", options.tokens), number("--days", options.days or "30")
         budget = planner.cheapest(model, machine, tokens=tokens, days=days, **most, **settings)
         return budget.plan, str(budget)
     batch: Any = {"global_batch": number("--global-batch", options.global_batch)} if options.global_batch else {}

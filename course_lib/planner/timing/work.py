@@ -121,7 +121,7 @@ def element_wise(model: Transformer, settings: Settings) -> float:
     Copies of tokens for their experts are written by expert and rank, and on the way back in the old order: each time
     they are read and written; with other ranks, they are sorted in between, twice. At the end they are read and added.
     """
-    fused = settings.compiled or not model.gated or settings.engine != "torch"
+    fused = not (model.gated and settings.plain)
     width, cut = settings.policy.activation, settings.tensor_parallel
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2
