@@ -73,7 +73,10 @@ class Streams:
 
     def wait(self, stream: str, after: Sequence[Span]) -> None:
         """Let later work of `stream` wait for all of `after`."""
-        self._free[stream] = max([self._free.get(stream, 0.0), *(span.end for span in after)])
+        free = self._free.get(stream, 0.0)
+        for span in after:
+            free = max(free, span.end)
+        self._free[stream] = free
 
     def timeline(self) -> Timeline:
         """Return the work that was issued so far."""

@@ -58,9 +58,8 @@ class Work:
 
 def forward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of forward: the embedding, the layers, the head."""
-    outer, layers = _sizes(model)
-    own = _sizes(trained(model, settings))[1]
-    done = (_layer(model, settings, at, *sizes) for at, sizes in enumerate(zip(layers, own, strict=True)))
+    outer = _sizes(model)[0]
+    done = _layers(model, trained(model, settings), settings)
     return [Work(name="embedding", gathers=outer), *done, *_head(model, settings, outer, factor=1)]
 
 
@@ -68,10 +67,10 @@ def backward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of backward: the same in reverse, twice, and what is computed again; nothing without any."""
     if not settings.trainable:
         return []
-    (outer, layers), (own_outer, own) = _sizes(model), _sizes(trained(model, settings))
-    done = [_layer(model, settings, at, *sizes, back=True) for at, sizes in enumerate(zip(layers, own, strict=True))]
+    own, outer = trained(model, settings), _sizes(model)[0]
+    done = _layers(model, own, settings, back=True)
     head = _head(model, settings, outer, factor=1 if settings.partly_frozen else 2) or [Work(name="head")]
-    return [replace(head[0], gathers=outer), *done[::-1], Work(name="embedding", reduces=own_outer)]
+    return [replace(head[0], gathers=outer), *done[::-1], Work(name="embedding", reduces=_sizes(own)[0])]
 
 
 def token_flops(model: Model, settings: Settings) -> float:
@@ -88,7 +87,14 @@ def token_flops(model: Model, settings: Settings) -> float:
     return matrices + scores if settings.trainable else (matrices - 2 * active) + scores / 3
 
 
-def _layer(model: Model, settings: Settings, at: int, size: float, own: float, *, back: bool = False) -> Work:
+def _layers(model: Model, own: Model, settings: Settings, *, back: bool = False) -> list[Work]:
+    """Return the forward or backward of each layer. Layers of equal sizes are alike."""
+    sizes = list(zip(_sizes(model)[1], _sizes(own)[1], strict=True))
+    alike = {pair: _layer(model, settings, *pair, back=back) for pair in set(sizes)}
+    return [replace(alike[pair], name=f"layer {at}") for at, pair in enumerate(sizes)]
+
+
+def _layer(model: Model, settings: Settings, size: float, own: float, *, back: bool) -> Work:
     """Return a layer's forward or backward. Of its `size` parameters, or beside them, `own` are trained.
 
     Backward computes the gradients of inputs through all matrices, and those of the weights that are trained.
@@ -106,7 +112,7 @@ def _layer(model: Model, settings: Settings, at: int, size: float, own: float, *
     width = FROZEN[settings.frozen]
     unpacked = size * (width + 4) if settings.partly_frozen and width < 2 else 0  # read, written and read in 16 bits
     return Work(
-        name=f"layer {at}", matrices=(through * (1 + again[0]) + (weights if back else 0)) * tokens,
+        name="layer", matrices=(through * (1 + again[0]) + (weights if back else 0)) * tokens,
         attention=(once + again[1]) * attention * tokens, traffic=traffic * tokens + (1 + again[0]) * unpacked,
         gathers=size, reduces=own if back else 0, layers=1,
     )  # fmt: skip
