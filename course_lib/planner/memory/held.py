@@ -30,6 +30,8 @@ def parameters(model: Model, engine: Layout, settings: Settings) -> Part:
 
 def frozen(model: Model, settings: Settings) -> list[Part]:
     """Return the frozen parameters of a rank's piece, whole or a shard, and a quantized matrix while it is in use."""
+    if not settings.partly_frozen:
+        return []
     whole, cut, why = model, 1, settings.frozen
     if settings.stage == 3:
         whole = replace(model, units=tuple(together(model.units, settings)))

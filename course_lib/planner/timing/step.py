@@ -97,6 +97,7 @@ class _Step:
         self.engine = layout(self.own, settings)
         self.calls = {(call.what, call.when, call.op): call for call in collectives(model, settings)}
         self.exchanged = [call for call in self.calls.values() if call.what in EXCHANGED and call.op != "send"]
+        self.rings = [call for call in self.calls.values() if call.what == "context activations"]
         self.groups = groups(settings, hardware)
         self.costs: dict[tuple[Any, ...], float] = {}
         self.streams = Streams()
@@ -165,8 +166,7 @@ class _Step:
 
     def _around(self, piece: Work, when: str) -> list[Span]:
         """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""
-        calls = [call for op in ("all_gather", "reduce_scatter")
-                 if piece.layers and (call := self.calls.get(("context activations", when, op)))]  # fmt: skip
+        calls = [call for call in self.rings if piece.layers and call.when == when]
         cost = sum(self._cost(call, self.layer_share, parts=1) for call in calls)
         name = f"keys and values of {piece.name}"
         return [self.streams.issue(CONTEXT, name, cost, self.computed[-1:])] if calls else []

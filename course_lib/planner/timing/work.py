@@ -6,7 +6,7 @@ V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1. Norms, activation f
 almost no FLOPs, and are bound by the memory's bandwidth: the reason that small models reach less of the peak.
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..training.frozen import trained
 from ..training.precision import FROZEN
@@ -34,8 +34,7 @@ AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "f
 """How much of a layer's matrices, attention (with its scores) and element-wise work backward computes again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """A piece of forward or backward.
 
     Attributes:
@@ -70,7 +69,7 @@ def backward(model: Model, settings: Settings) -> list[Work]:
     own, outer = trained(model, settings), _sizes(model)[0]
     done = _layers(model, own, settings, back=True)
     head = _head(model, settings, outer, factor=1 if settings.partly_frozen else 2) or [Work(name="head")]
-    return [replace(head[0], gathers=outer), *done[::-1], Work(name="embedding", reduces=_sizes(own)[0])]
+    return [head[0]._replace(gathers=outer), *done[::-1], Work(name="embedding", reduces=_sizes(own)[0])]
 
 
 def token_flops(model: Model, settings: Settings) -> float:
@@ -91,7 +90,7 @@ def _layers(model: Model, own: Model, settings: Settings, *, back: bool = False)
     """Return the forward or backward of each layer. Layers of equal sizes are alike."""
     sizes = list(zip(_sizes(model)[1], _sizes(own)[1], strict=True))
     alike = {pair: _layer(model, settings, *pair, back=back) for pair in set(sizes)}
-    return [replace(alike[pair], name=f"layer {at}") for at, pair in enumerate(sizes)]
+    return [alike[pair]._replace(name=f"layer {at}") for at, pair in enumerate(sizes)]
 
 
 def _layer(model: Model, settings: Settings, size: float, own: float, *, back: bool) -> Work:
