@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..training.frozen import trained
 from ..training.precision import FROZEN
 from ..training.settings import Settings
-from ..training.shapes import Model, Transformer, numel
+from ..training.shapes import Model, Transformer
 
 EQUAL_UNITS = 32
 """A model of unknown shapes is timed as this many equal layers: as many as Llama 7B has."""
@@ -158,5 +158,5 @@ def _sizes(model: Model) -> tuple[float, list[float]]:
     """Return the parameters of the outer unit and of each layer."""
     if not model.units:
         return 0, [model.params / EQUAL_UNITS] * EQUAL_UNITS
-    outer, *layers = map(numel, model.units)
-    return outer, list(layers)
+    outer, *layers = model.sizes
+    return outer, layers
