@@ -158,5 +158,4 @@ def _sizes(model: Model) -> tuple[float, list[float]]:
     """Return the parameters of the outer unit and of each layer."""
     if not model.units:
         return 0, [model.params / EQUAL_UNITS] * EQUAL_UNITS
-    outer, *layers = model.sizes
-    return outer, layers
+    return model.sizes[0], [*model.sizes[1:]]
