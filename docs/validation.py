@@ -154,7 +154,7 @@ ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
     ("Megatron-LM, TP 8 in a node", (SPEED,), source("Megatron-LM", "TP")),
     ("Megatron-LM, TP 8 and PP", (SPEED,), source("Megatron-LM", "TP and PP")),
     ("Llama 3 405B, TP 8, PP 16, 8,192 and 16,384 GPUs", (MFU,), source("Llama 3")),
-    ("LitGPT, LoRA and QLoRA on one A100", (RESERVED,), source("LitGPT")),
+    ("LitGPT, LoRA and QLoRA on one A100", (MEMORY,), source("LitGPT")),
     ("torchtune, LoRA and QLoRA", (RESERVED, SPEED), source("torchtune")),
     ("torchao, Llama 3 8B in bf16 and fp8: H100, MI300X, B200", (RESERVED, SPEED), source("torchao")),
     ("Megatron, mixture of experts on 8 to 256 GPUs", (SPEED,), source(("Megatron MoE", "Megatron-Bridge"))),

@@ -86,7 +86,7 @@ def add_plan_arguments(parser: Any) -> None:
     parser.add_argument("--fit", action="store_true", help="find the fastest way that fits; what you give stays fixed")
     parser.add_argument("--global-batch", metavar="N", help="with --fit: sequences of a step, on all GPUs together")
     parser.add_argument("--tokens", metavar="N", help="find the cheapest way to train on so many tokens")
-    parser.add_argument("--days", metavar="N", default="30", help="with --tokens: in so many days (30)")
+    parser.add_argument("--days", metavar="N", help="with --tokens: in so many days (30)")
     known = parser.add_argument_group("settings", "Give one twice, with two values, to compare them.")
     text, tables = inspect.cleandoc(Settings.__doc__ or ""), vars(inspect.getmodule(Settings))
     for name, field in SETTINGS.items():

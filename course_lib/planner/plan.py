@@ -89,7 +89,7 @@ class Plan:
         """
         return {category: max(held[category] for held in self.moments.values()) for category in CATEGORIES}
 
-    @property
+    @cached_property
     def peak_moment(self) -> str:
         """The moment of the step when the device holds most."""
         return max(self.moments, key=lambda moment: sum(self.moments[moment].values()))

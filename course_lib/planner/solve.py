@@ -83,8 +83,8 @@ def cheapest(
         ValueError: nothing fits, or nothing is fast enough.
     """
     machine = named(hardware)
-    if not (0 < tokens < inf and days > 0):
-        raise PlanError(f"tokens={tokens!r}, days={days!r}: both have to be above 0, and tokens finite. Change them.")
+    if not all(isinstance(one, int | float) and one > 0 for one in (tokens, days)) or tokens == inf:
+        raise PlanError(f"tokens={tokens!r}, days={days!r}: give two numbers above 0, and finite tokens.")
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     least = plan(model=model, **given)
     needed = tokens * token_flops(least.model, least.settings) / (days * 86400)

@@ -49,8 +49,8 @@ _FILES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """The files of `published/`, and what all of their rows have. Columns are named as settings and as `Transformer`'s."""
 _MEASURED: dict[str, dict[str, float]] = {
-    "active": {"active_gib": GIB}, "reserved": {"reserved_gib": GIB, "reserved_bytes": 1}, "mfu": {"mfu_percent": 0.01},
-    "tokens_per_second": {"tokens_per_second": 1},
+    "active": {"active_gib": GIB, "active_bytes": 1}, "reserved": {"reserved_gib": GIB, "reserved_bytes": 1},
+    "mfu": {"mfu_percent": 0.01}, "tokens_per_second": {"tokens_per_second": 1},
 }  # fmt: skip
 """The columns of what was measured, and their units."""
 

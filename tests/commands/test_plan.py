@@ -44,6 +44,7 @@ def test_it_prints_the_plan_of_the_settings(course) -> None:  # type: ignore[no-
     assert f"micro-batch that fits has {planner.largest_batch(planned, 'h100-infiniband')} sequences." in text
     assert f"sequence that fits has {planner.longest_sequence(planned, 'h100-infiniband')} tokens." in text
     assert f"It needs {planner.fewest_ranks(planned, 'h100-infiniband')} GPUs or more." in text
+    assert "software of 2023" in text and "software of 2023" not in course("gpt2 --gpu a100")
     assert "all_gather" not in text
 
 
@@ -181,6 +182,8 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
         ("llama3-8b --ep 2", "--ep 2 with Llama 3.1 8B: it has no experts. Leave it out"),
         ("gpt2 --gpu rtx-4090 --gpus 8", "8 ranks on 4x RTX 4090, PCIe: that is one node with 4 devices."),
         ("gpt2 --fit --stage 1 --stage 2", "--stage twice: a search varies what you leave out."),
+        ("gpt2 --global-batch 64", "--global-batch without --fit: nothing else reads it. Give both."),
+        ("gpt2 --days 3", "--days without --tokens: nothing else reads it. Give both."),
         ("gpt2 --params 7e9", "name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json."),
         ("--gpus 8", "name one model"),
         ("--config nowhere.json", "--config nowhere.json: [Errno 2] No such file or directory"),

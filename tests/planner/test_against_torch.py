@@ -1,6 +1,7 @@
 """What is planned is what torch and this course's engines hold, to the byte; activations within half a percent."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from course_lib import World, zero
-from course_lib.planner import Transformer, plan
+from course_lib.planner import Settings, Transformer, plan
+from course_lib.planner.memory import activations
 from course_lib.planner.memory.layout import greedy
 
 RANKS = 3
@@ -150,3 +152,18 @@ def test_activations(attention: str) -> None:
 
     norms = 2 * 4 * batch.numel() * (2 * TINY.layers + 1)  # a mean and a deviation for each token, which are left out
     assert storage_bytes(list(saved.values())) - norms == pytest.approx(planned.bytes["activations"], rel=0.005)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 8])
+def test_what_a_plain_rms_norm_keeps(lora_rank: int) -> None:
+    """As transformers writes it: with frozen weights, no normalized elements."""
+    x = torch.randn(5, TINY.hidden, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.ones(TINY.hidden, dtype=torch.bfloat16, requires_grad=not lora_rank)
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        wide = x.float()
+        weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+    settings = Settings(engine="torch", stage=3, lora_rank=lora_rank)
+
+    both = activations.layer(replace(TINY, gated=True), settings)["inputs of the two norms"]
+    assert storage_bytes([tensor for tensor in saved if tensor.numel() == x.numel()]) == 5 * both / 2

@@ -116,8 +116,8 @@ def test_long_sequences_are_cut_too() -> None:
 
 
 def test_ways_whose_groups_do_not_fit_the_nodes_are_left_out() -> None:
-    """216 GPUs in racks of 72: two stages of 108 ranks fill no whole racks."""
-    ranked = choose("llama3-8b", "gb200-nvl72", world_size=216, checkpointing="none", context_parallel=1).ranked
+    """192 GPUs in racks of 64: two stages of 96 ranks fill no whole racks."""
+    ranked = choose("llama3-8b", "gb200-nvl72", world_size=192, checkpointing="none", context_parallel=1).ranked
     ways = {(c.plan.settings.tensor_parallel, c.plan.settings.pipeline_parallel) for c in ranked}
 
     assert (1, 1) in ways and (1, 2) not in ways

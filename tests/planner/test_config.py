@@ -35,6 +35,12 @@ DEEPSEEK_MOE = LLAMA | {
     "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 1,
 }  # fmt: skip
 
+LING = QWEN3_MOE | {
+    "model_type": "bailing_moe", "num_hidden_layers": 20, "num_attention_heads": 16, "num_experts": 256,
+    "moe_intermediate_size": 512, "intermediate_size": 5120, "vocab_size": 157184, "first_k_dense_replace": 1,
+    "num_shared_experts": 1,
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("config", "params"),
@@ -48,7 +54,9 @@ def test_numbers_of_parameters_are_those_of_the_released_weights(config: dict[st
     assert plan(model=Transformer.from_config(config)).model.params == params
 
 
-@pytest.mark.parametrize(("config", "active"), [(MIXTRAL, 12.9e9), (QWEN3_MOE, 3.3e9), (DEEPSEEK_MOE, 2.8e9)])
+@pytest.mark.parametrize(
+    ("config", "active"), [(MIXTRAL, 12.9e9), (QWEN3_MOE, 3.3e9), (DEEPSEEK_MOE, 2.8e9), (LING, 1.43e9)]
+)
 def test_active_parameters_are_those_of_their_authors(config: dict[str, object], active: float) -> None:
     model = Transformer.from_config(config)
 
@@ -107,7 +115,14 @@ def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:
         (LLAMA | {"moe_num_experts": 64, "model_type": "ernie4_5_moe"}, "ernie4_5_moe: moe_num_experts describes"),
         (GPT2 | {"multi_query": True, "model_type": "gpt2"}, "multi_query describes layers that"),
         (LLAMA | {"type_vocab_size": 2, "model_type": "bert"}, "bert: type_vocab_size describes layers that"),
-        (MIXTRAL | {"hidden_act": "gelu"}, "experts=8, gated=False: experts are planned with a gate"),
+        (MIXTRAL | {"hidden_act": "gelu"}, "mixtral: hidden_act='gelu' does not say whether"),
+        (LLAMA | {"hidden_act": "relu2", "model_type": "bitnet"}, "bitnet: hidden_act='relu2' does not say"),
+        (LLAMA | {"layer_types": ["conv", "full_attention"], "model_type": "lfm2"}, "lfm2: conv describes layers that"),
+        (LLAMA | {"global_head_dim": 512, "model_type": "gemma4_text"}, "gemma4_text: global_head_dim describes"),
+        (
+            {key: value for key, value in DEEPSEEK_MOE.items() if key != "intermediate_size"} | {"q_lora_rank": 1024},
+            "deepseek: q_lora_rank describes layers",
+        ),
     ],
 )
 def test_an_unknown_architecture_is_refused(config: Any, message: str) -> None:

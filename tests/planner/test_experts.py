@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from course_lib.planner import HARDWARE, MODELS, Group, Link, Settings, Transformer, plan, seconds
-from course_lib.planner.memory.activations import layer
+from course_lib.planner.memory.activations import kept, layer
 from course_lib.planner.timing.cost import crossing
 from course_lib.planner.timing.work import element_wise
 
@@ -117,6 +117,15 @@ def test_what_an_expert_keeps() -> None:
     assert held["inside of the feed-forward layer"] == 4 * (2 * 50 + 60) * 2
     padded = layer(SMALL, Settings(attention="flash", capacity_factor=1.5))
     assert padded["inside of the feed-forward layer"] == 4 * (3 * 50 + 60) * 2
+
+
+@pytest.mark.parametrize(("ranks", "exchanged"), [(1, 0), (4, 2 * 2 * 100 * 2)])
+def test_experts_are_computed_again_by_operator(ranks: int, exchanged: int) -> None:
+    """torchtitan saves no grouped product: input, result, queries, their attention, values, shared gate, exchange."""
+    given = Settings(engine="torch", stage=3, world_size=4, attention="flash", checkpointing="operators")
+    products = 2 * (2 * 100 + 2 * 100 + 50 + 60) + 4 * 10
+
+    assert kept(SMALL, replace(given, expert_parallel=ranks)) == products + exchanged
 
 
 def test_copies_for_experts_are_moved_in_memory() -> None:

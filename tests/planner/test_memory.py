@@ -209,6 +209,10 @@ def test_a_gated_layer_without_dropout_keeps_what_its_products_need() -> None:
     assert items["attention core"] == 4 * 64
     compiled = layer(llama, Settings(attention="flash", compiled=True))
     assert compiled["inside of the feed-forward layer"] == 3 * 28672 * 2
+    plain, frozen = (layer(llama, Settings(engine="torch", stage=3, lora_rank=rank)) for rank in (0, 8))
+    assert plain["inputs of the two norms"] == 2 * (4 + 2) * 8192  # in fp32, and normalized for the weight's gradient
+    assert frozen["inputs of the two norms"] == 2 * 4 * 8192
+    assert compiled["inputs of the two norms"] == items["inputs of the two norms"] == 2 * 2 * 8192
 
 
 def test_checkpointing_trades_bytes_for_flops() -> None:

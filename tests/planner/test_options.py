@@ -172,13 +172,13 @@ def test_machines_add_up_to_their_data_sheets(
     assert of_all * machine.fast_flops == pytest.approx(bf16, rel=1e-3)
 
 
-def test_a_node_of_72() -> None:
-    """Tensor parallelism of 36 stays in the rack; 144 ranks are two racks."""
+def test_a_rack_has_64_gpus_that_train() -> None:
+    """Tensor parallelism of 32 stays in the rack; 128 ranks are two racks."""
     machine = hardware("gb200-nvl72")
 
-    assert machine.shard_group(36).nodes == 1
-    assert machine.replica_group(36, 4).nodes == 2
-    with pytest.raises(ValueError, match="they fill no whole number of nodes of 72 devices"):
+    assert machine.shard_group(32).nodes == 1
+    assert machine.replica_group(32, 4).nodes == 2
+    with pytest.raises(ValueError, match="they fill no whole number of nodes of 64 devices"):
         machine.shard_group(80)
 
 

@@ -49,9 +49,11 @@ def test_without_activations_nothing_says_what_fits(solver: Callable[[Plan, str]
         solver(plan(params=7e9), "h100")
 
 
-@pytest.mark.parametrize(("tokens", "days"), [(0, 1), (1e12, 0), (float("inf"), 1), (float("nan"), 1)])
+@pytest.mark.parametrize(
+    ("tokens", "days"), [(0, 1), (1e12, 0), (float("inf"), 1), (float("nan"), 1), ("1e12", 1), (1, None)]
+)
 def test_impossible_budgets_are_refused(tokens: float, days: float) -> None:
-    with pytest.raises(ValueError, match="both have to be above 0, and tokens finite"):
+    with pytest.raises(ValueError, match="give two numbers above 0, and finite tokens"):
         cheapest("gpt2", MACHINE, tokens=tokens, days=days)
 
 

@@ -192,13 +192,17 @@ def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> N
 
 @pytest.mark.slow
 def test_adapters_and_experts(validation: Validation) -> None:
-    """Within 15 %: 16 of 18 memories of LoRA and QLoRA, on which nothing is fitted; 5 of 15 speeds with experts."""
+    """Within 15 %: 3 of 5 and 6 of 13 memories of LoRA and QLoRA, with nothing fitted; 5 of 15 speeds with experts.
+
+    LitGPT's are what torch allocated. They were once taken for what it reserved, and agreed.
+    """
 
     def near(what: str, *sources: str) -> tuple[int, int]:
         errors = errors_of(validation, what, lambda run: run.source.startswith(sources))
         return sum(abs(error) <= 0.15 for error in errors), len(errors)
 
-    assert near("reserved", "LitGPT", "torchtune") == (16, 18)
+    assert near("reserved", "torchtune") == (3, 5)
+    assert near("active", "LitGPT") == (6, 13)
     assert near("tokens/s/GPU", "torchtune") == (2, 2)
     assert near("tokens/s/GPU", "Megatron MoE", "Megatron-Bridge") == (5, 15)
 

@@ -4,8 +4,9 @@
 layer keeps sbh (34 + 5 a s / h) bytes; without the attention core 34 sbh; its input only, 2 sbh. s: tokens in a
 sequence, b: sequences, h: hidden, a: heads. The paper names every item below. Here the items are written for any width
 of elements, and without what a model does not have: no masks where there is no dropout; four products inside a gated
-feed-forward layer where GPT has two, three if compiled. As in the paper, means and variances of the norms and rotary
-positions are left out. All bytes are per token, of one of the tensor-parallel ranks.
+feed-forward layer where GPT has two, three if compiled; and RMSNorm's input in fp32 where it is plain torch. As in the
+paper, means and variances of the norms and rotary positions are left out. All bytes are per token, of one of the
+tensor-parallel ranks.
 """
 
 from ..training.settings import LOSSES, Settings
@@ -30,9 +31,12 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     beside = not settings.partly_frozen or settings.adapted == "all"
     products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
     sent = model.chosen * settings.capacity_factor * h * width / between
+    norm = h * width
+    if model.gated and settings.plain:  # x.float() * rsqrt(...), then the weight: transformers, torchtune and LitGPT
+        norm = h * (4 + (0 if settings.partly_frozen else width))
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
-        "inputs of the two norms": 2 * h * width / between,
+        "inputs of the two norms": 2 * norm / between,
         "input of queries, keys and values": h * width / between,
         "queries, keys and values": ((q + 2 * model.kv_hidden) * width + copies) / cut,
         "attention core": (core if settings.attention == "math" else 4 * model.heads) / cut,
@@ -64,16 +68,17 @@ def kept(model: Transformer, settings: Settings) -> float:
     """Return the bytes that one layer keeps until its backward, by checkpointing.
 
     "operators" is torchtitan's selective checkpointing: the layer's input, the attention's result, and every second
-    matrix product from the first on, which in a gated layer are queries, values, the gate and the layer's output.
+    matrix product from the first on, which in a gated layer are queries, values, the gate and the layer's output. The
+    experts' grouped products are not in its list (_get_default_save_ops); what ranks exchange for experts is.
     """
     items, width, between = layer(model, settings), settings.policy.activation, settings.between
     if settings.checkpointing == "full":
         return model.hidden * width / between
     if settings.checkpointing == "operators":
         h, q, gated, cut = model.hidden, model.q_hidden, model.gated, settings.tensor_parallel
-        products = q + (1 if gated else 2) * model.kv_hidden + inside(model, settings)
-        experts = items["inputs of experts"] + items["results of experts"]
-        return ((1 + gated) * h / between + (q + products) / cut) * width + 4 * model.heads / cut + experts
+        products = q + (1 if gated else 2) * model.kv_hidden + (model.shared_ffn if model.experts else model.ffn)
+        exchanged = items["inputs of experts"] + items["results of experts"] if settings.expert_parallel > 1 else 0
+        return ((1 + gated) * h / between + (q + products) / cut) * width + 4 * model.heads / cut + exchanged
     return sum(items.values()) - (items["attention core"] if settings.checkpointing == "selective" else 0)
 
 

@@ -30,6 +30,8 @@ def parameters(model: Model, engine: Layout, settings: Settings) -> Part:
 
 def frozen(model: Model, settings: Settings) -> list[Part]:
     """Return the frozen parameters of a rank's piece, whole or a shard, and a quantized matrix while it is in use."""
+    if not settings.partly_frozen:
+        return []
     whole, cut, why = model, 1, settings.frozen
     if settings.stage == 3:
         whole = replace(model, units=tuple(together(model.units, settings)))
@@ -130,7 +132,7 @@ def _unit_buffers(whole_model: Model, model: Model, engine: Layout, settings: Se
     if whole_here and not settings.offload:
         return []
     policy, torch = engine.policy, settings.engine == "torch"
-    outer, *layers = map(numel, model.units)
+    outer, *layers = model.sizes
     at_once = 2 if settings.engine == "paper" else 1
     under_way = largest_run(layers, at_once)
     there = whole_here and "parameters" not in settings.offload
@@ -169,7 +171,7 @@ def _gathered(model: Model, own: Model, width: int, settings: Settings) -> list[
 
 def gathered_bytes(model: Model, own: Model, width: int, settings: Settings) -> list[float]:
     """Return the bytes of each unit as stage 3 gathers it: frozen parameters in their type, matrices perhaps in fp8."""
-    sizes = [width * numel(unit) for unit in own.units] or [width * own.params]
+    sizes = [width * size for size in own.sizes] or [width * own.params]
     if settings.fp8 == "gathers":
         sizes = [size - (width - 1) * numel([shape for shape in unit if at and len(shape) > 1])
                  for at, (size, unit) in enumerate(zip(sizes, own.units, strict=True))]  # fmt: skip

@@ -40,7 +40,7 @@ class Layout:
 def layout(model: Model, settings: Settings) -> Layout:
     """Return the layout of what is trained, of the engine that the settings name."""
     engine, stage, ranks = settings.engine, settings.stage, settings.shards
-    policy, bucket_bytes = _policy(settings), settings.bucket_bytes or BUCKET_BYTES
+    policy, bucket_bytes = engine_policy(settings), settings.bucket_bytes or BUCKET_BYTES
     whole, units = everything(model), together(model.units, settings)
     shard = updated = whole
     if engine == "zero" and stage:
@@ -57,7 +57,7 @@ def layout(model: Model, settings: Settings) -> Layout:
     return Layout(policy=policy, shard=shard, updated=updated, bucket_bytes=bucket_bytes, units=units)
 
 
-def _policy(settings: Settings) -> Precision:
+def engine_policy(settings: Settings) -> Precision:
     """Return the bytes of each element: this course's engines and `fully_shard` average gradients in fp32.
 
     The fp32 shards of `fully_shard` are the masters themselves; gradients are on the wire as its `reduce_dtype` says.

@@ -9,7 +9,6 @@ chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from ..training.checks import known
 
@@ -117,7 +116,6 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
     return group.launch + PASSES[op] * (group.alphas(group.members - 1, depth) + nbytes / group.bandwidth)
 
 
-@lru_cache(maxsize=1024)  # layers are alike
 def seconds(op: str, nbytes: float, group: Group, copies: int = 1) -> float:
     """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL128, or NVLS in a node.
 

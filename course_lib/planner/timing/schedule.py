@@ -6,14 +6,14 @@ streams. Nothing here depends on the kind of work.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "tensor parallel", "pipeline", "host"
 CONTEXT = "context parallel"
 """The streams of a step: see step.py."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """Work on a stream, from `start` to `end`, in seconds from the start of the step."""
 
     stream: str
@@ -66,14 +66,17 @@ class Streams:
         """Issue `seconds` of work on `stream`, once it is free and all of `after` is done."""
         self.wait(stream, after)
         start = self._free[stream]
-        span = Span(stream=stream, name=name, start=start, end=start + seconds)
+        span = Span(stream, name, start, start + seconds)
         self._free[stream] = span.end
         self._spans.append(span)
         return span
 
     def wait(self, stream: str, after: Sequence[Span]) -> None:
         """Let later work of `stream` wait for all of `after`."""
-        self._free[stream] = max([self._free.get(stream, 0.0), *(span.end for span in after)])
+        free = self._free.get(stream, 0.0)
+        for span in after:
+            free = max(free, span.end)
+        self._free[stream] = free
 
     def timeline(self) -> Timeline:
         """Return the work that was issued so far."""

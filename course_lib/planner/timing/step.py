@@ -10,6 +10,7 @@ scheduled layer by layer; the ones before take as long as it does without its re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from ..memory.layout import layout
 from ..training.frozen import trained
@@ -22,6 +23,9 @@ from .hardware import Hardware
 from .schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
+
+EXCHANGED = ("activations", "expert activations", "logits")
+"""What ranks that share matrices or experts exchange for a layer, while its computing waits."""
 
 
 def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
@@ -92,7 +96,10 @@ class _Step:
         self.own = trained(model, settings)
         self.engine = layout(self.own, settings)
         self.calls = {(call.what, call.when, call.op): call for call in collectives(model, settings)}
+        self.exchanged = [call for call in self.calls.values() if call.what in EXCHANGED and call.op != "send"]
+        self.rings = [call for call in self.calls.values() if call.what == "context activations"]
         self.groups = groups(settings, hardware)
+        self.costs: dict[tuple[Any, ...], float] = {}
         self.streams = Streams()
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
@@ -150,18 +157,16 @@ class _Step:
 
     def _exchange(self, piece: Work, when: str) -> None:
         """Let ranks exchange a layer's tokens, for which computing waits: those that share matrices, or experts."""
-        for what, op in (*(("activations", op) for op in ("all_gather", "reduce_scatter", "all_reduce")),
-                         ("expert activations", "all_to_all"), ("logits", "all_gather")):  # fmt: skip
-            call = self.calls.get((what, when, op))
-            if call and bool(piece.layers) == (what != "logits") and (piece.layers or piece.name == "head"):
-                cost = self._cost(call, self.layer_share if piece.layers else 1.0, parts=2)
-                span = self.streams.issue(TENSOR, f"{op} of {what} of {piece.name}", cost, self.computed[-1:])
-                self.streams.wait(COMPUTE, [span])
+        for call in self.exchanged:
+            layers = call.what != "logits"
+            if call.when == when and bool(piece.layers) == layers and (layers or piece.name == "head"):
+                cost = self._cost(call, self.layer_share if layers else 1.0, parts=2)
+                name = f"{call.op} of {call.what} of {piece.name}"
+                self.streams.wait(COMPUTE, [self.streams.issue(TENSOR, name, cost, self.computed[-1:])])
 
     def _around(self, piece: Work, when: str) -> list[Span]:
         """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""
-        calls = [call for op in ("all_gather", "reduce_scatter")
-                 if piece.layers and (call := self.calls.get(("context activations", when, op)))]  # fmt: skip
+        calls = [call for call in self.rings if piece.layers and call.when == when]
         cost = sum(self._cost(call, self.layer_share, parts=1) for call in calls)
         name = f"keys and values of {piece.name}"
         return [self.streams.issue(CONTEXT, name, cost, self.computed[-1:])] if calls else []
@@ -243,6 +248,9 @@ class _Step:
 
     def _cost(self, call: Collective, share: float, parts: int = 0) -> float:
         """Return the seconds for `share` of a micro-batch's `call`, in `parts`, a unit at once, or in buckets."""
+        if (known := self.costs.get((id(call), share, parts))) is not None:  # layers are alike
+            return known
         group, nbytes = self.groups[call.group], call.total_bytes / call.micro_batches * share
         bucket = nbytes / (parts or 1) if parts or self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
-        return nbytes / bucket * seconds(call.op, bucket, group, call.copies)
+        self.costs[id(call), share, parts] = cost = nbytes / bucket * seconds(call.op, bucket, group, call.copies)
+        return cost

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 
 from ..memory.held import gathered_bytes
-from ..memory.layout import layout
+from ..memory.layout import engine_policy, layout
 from ..training.frozen import trained
 from ..training.settings import Settings
 from ..training.shapes import Model, numel
@@ -88,7 +88,7 @@ def _only(model: Model, *, experts: bool) -> Model:
 def _moved(model: Model, own: Model, padded: int, settings: Settings) -> Iterator[Collective]:
     """Yield what moves the gradients of what is trained, and parameters, of which stage 3 gathers frozen ones too."""
     stage, shards, replicas, again = settings.stage, settings.shards, settings.replicas, settings.micro_batches
-    policy, torch = layout(own, settings).policy, settings.engine == "torch"
+    policy, torch = engine_policy(settings), settings.engine == "torch"
     beside = sum(gathered_bytes(model, own, policy.parameter, settings)) - policy.parameter * own.params
 
     def call(op: str, what: str, nbytes: float, when: str, group: str = "shard", times: int = 1) -> Collective:

@@ -6,12 +6,12 @@ V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1. Norms, activation f
 almost no FLOPs, and are bound by the memory's bandwidth: the reason that small models reach less of the peak.
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..training.frozen import trained
 from ..training.precision import FROZEN
 from ..training.settings import Settings
-from ..training.shapes import Model, Transformer, numel
+from ..training.shapes import Model, Transformer
 
 EQUAL_UNITS = 32
 """A model of unknown shapes is timed as this many equal layers: as many as Llama 7B has."""
@@ -34,8 +34,7 @@ AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "f
 """How much of a layer's matrices, attention (with its scores) and element-wise work backward computes again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """A piece of forward or backward.
 
     Attributes:
@@ -58,9 +57,8 @@ class Work:
 
 def forward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of forward: the embedding, the layers, the head."""
-    outer, layers = _sizes(model)
-    own = _sizes(trained(model, settings))[1]
-    done = (_layer(model, settings, at, *sizes) for at, sizes in enumerate(zip(layers, own, strict=True)))
+    outer = _sizes(model)[0]
+    done = _layers(model, trained(model, settings), settings)
     return [Work(name="embedding", gathers=outer), *done, *_head(model, settings, outer, factor=1)]
 
 
@@ -68,10 +66,10 @@ def backward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of backward: the same in reverse, twice, and what is computed again; nothing without any."""
     if not settings.trainable:
         return []
-    (outer, layers), (own_outer, own) = _sizes(model), _sizes(trained(model, settings))
-    done = [_layer(model, settings, at, *sizes, back=True) for at, sizes in enumerate(zip(layers, own, strict=True))]
+    own, outer = trained(model, settings), _sizes(model)[0]
+    done = _layers(model, own, settings, back=True)
     head = _head(model, settings, outer, factor=1 if settings.partly_frozen else 2) or [Work(name="head")]
-    return [replace(head[0], gathers=outer), *done[::-1], Work(name="embedding", reduces=own_outer)]
+    return [head[0]._replace(gathers=outer), *done[::-1], Work(name="embedding", reduces=_sizes(own)[0])]
 
 
 def token_flops(model: Model, settings: Settings) -> float:
@@ -88,7 +86,14 @@ def token_flops(model: Model, settings: Settings) -> float:
     return matrices + scores if settings.trainable else (matrices - 2 * active) + scores / 3
 
 
-def _layer(model: Model, settings: Settings, at: int, size: float, own: float, *, back: bool = False) -> Work:
+def _layers(model: Model, own: Model, settings: Settings, *, back: bool = False) -> list[Work]:
+    """Return the forward or backward of each layer. Layers of equal sizes are alike."""
+    sizes = list(zip(_sizes(model)[1], _sizes(own)[1], strict=True))
+    alike = {pair: _layer(model, settings, *pair, back=back) for pair in set(sizes)}
+    return [alike[pair]._replace(name=f"layer {at}") for at, pair in enumerate(sizes)]
+
+
+def _layer(model: Model, settings: Settings, size: float, own: float, *, back: bool) -> Work:
     """Return a layer's forward or backward. Of its `size` parameters, or beside them, `own` are trained.
 
     Backward computes the gradients of inputs through all matrices, and those of the weights that are trained.
@@ -106,7 +111,7 @@ def _layer(model: Model, settings: Settings, at: int, size: float, own: float, *
     width = FROZEN[settings.frozen]
     unpacked = size * (width + 4) if settings.partly_frozen and width < 2 else 0  # read, written and read in 16 bits
     return Work(
-        name=f"layer {at}", matrices=(through * (1 + again[0]) + (weights if back else 0)) * tokens,
+        name="layer", matrices=(through * (1 + again[0]) + (weights if back else 0)) * tokens,
         attention=(once + again[1]) * attention * tokens, traffic=traffic * tokens + (1 + again[0]) * unpacked,
         gathers=size, reduces=own if back else 0, layers=1,
     )  # fmt: skip
@@ -121,7 +126,7 @@ def element_wise(model: Transformer, settings: Settings) -> float:
     Copies of tokens for their experts are written by expert and rank, and on the way back in the old order: each time
     they are read and written; with other ranks, they are sorted in between, twice. At the end they are read and added.
     """
-    fused = settings.compiled or not model.gated or settings.engine != "torch"
+    fused = not (model.gated and settings.plain)
     width, cut = settings.policy.activation, settings.tensor_parallel
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2
@@ -153,5 +158,4 @@ def _sizes(model: Model) -> tuple[float, list[float]]:
     """Return the parameters of the outer unit and of each layer."""
     if not model.units:
         return 0, [model.params / EQUAL_UNITS] * EQUAL_UNITS
-    outer, *layers = map(numel, model.units)
-    return outer, list(layers)
+    return model.sizes[0], [*model.sizes[1:]]

@@ -1,6 +1,6 @@
 """Hugging Face's `config.json`, read as the numbers that describe a transformer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .checks import PlanError, whole
@@ -11,20 +11,26 @@ _KEYS = {
     "ffn": ("intermediate_size", "n_inner"),
 }  # fmt: skip
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts")
+_SHARED = ("n_shared_experts", "num_shared_experts")
+_SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
+_DENSE = ("first_k_dense_replace", "num_dense_layers")
 _NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
-    *_EXPERTS, "num_key_value_heads", "head_dim", "moe_intermediate_size", "shared_expert_intermediate_size",
-    "n_shared_experts", "num_experts_per_tok", "first_k_dense_replace",
+    *_EXPERTS, *_SHARED, *_SHARED_WIDTH, *_DENSE, "num_key_value_heads", "head_dim", "moe_intermediate_size",
+    "num_experts_per_tok",
 ]  # fmt: skip
 _MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
-_GATED_GELU = ("gemma", "gemma2", "gemma3_text", "glm4")
+_GATED_GELU = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "glm4")
+_PLAIN = ("gpt2", "gpt_neox", "phi", "starcoder2", "nemotron", "apertus", "arcee", "persimmon")  # without a gate
+_ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 _BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
 _NORMED = ("qwen3", "qwen3_moe")  # norms of queries and of keys
 _UNKNOWN = (
-    "kv_lora_rank",  # latent attention: DeepSeek
+    "kv_lora_rank", "q_lora_rank",  # latent attention: DeepSeek
+    "v_head_dim", "global_head_dim",  # heads of two sizes: MiMo, Gemma 4
     "ssm_state_size", "mamba_d_state", "layers_block_type", "linear_num_key_heads", "linear_attn_config",
     "attn_type_list",  # state spaces, linear attention: Jamba, Qwen3-Next, Kimi, MiniMax
-    "intermediate_size_mlp", "moe_num_experts", "residual_moe",  # experts in other ways: Llama 4, ERNIE, Grok
+    "intermediate_size_mlp", "moe_num_experts", "residual_moe", "mlp_only_layers",  # experts: Llama 4, ERNIE, Grok
     "multi_query",  # StarCoder
     "is_encoder_decoder", "type_vocab_size",  # T5, BERT
 )  # fmt: skip
@@ -53,24 +59,31 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "gpt2":
         config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
         names["ffn"] = "n_inner"
+    strange = [key for key in _UNKNOWN if config.get(key)]
+    layers = config.get("layer_types")
+    strange += sorted({str(one) for one in layers} - {*_ATTENTION}) if isinstance(layers, list) else []
+    if strange:
+        raise PlanError(
+            f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
+            "latent attention or a state space. Give a number of parameters instead, params=..."
+        )
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
-    count = next((config[key] for key in _EXPERTS if config.get(key)), 0)
+    count = _first(config, _EXPERTS)
     missing += ["num_experts_per_tok"] if count and not config.get("num_experts_per_tok") else []
     if missing:
         raise PlanError(
             f"config.json of {kind or 'no known architecture'}: without {', '.join(missing)}. Add these keys, or give "
             "the numbers to Transformer(...)."
         )
-    strange = [key for key in _UNKNOWN if config.get(key)]
-    if strange:
+    gated = config.get("hidden_act") in _GATED or kind in _GATED_GELU
+    if not gated and kind not in _PLAIN:
         raise PlanError(
-            f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
-            "latent attention or a state space. Give a number of parameters instead, params=..."
+            f"config.json of {kind}: hidden_act={config.get('hidden_act')!r} does not say whether the feed-forward "
+            "layer has a gate. Give the numbers to Transformer(...), with gated=True or False."
         )
     found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
     heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
     kv_heads = config.get("num_key_value_heads") or heads
-    gated = config.get("hidden_act") in _GATED or kind in _GATED_GELU
     biases = size * (heads + 2 * kv_heads) if gated and (kind in _BIASED or config.get("attention_bias")) else 0
     found |= {
         "name": config.get("_name_or_path") or kind, "kv_heads": kv_heads, "head_size": size, "gated": gated,
@@ -80,7 +93,12 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if count:
         width = config.get("moe_intermediate_size") or found["ffn"]
-        shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
-        found |= {"dense_layers": config.get("first_k_dense_replace") or 0, "dense_ffn": found["ffn"], "ffn": width,
+        shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED)
+        found |= {"dense_layers": _first(config, _DENSE), "dense_ffn": found["ffn"], "ffn": width,
                   "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
     return found
+
+
+def _first(config: Mapping[str, Any], keys: Iterable[str]) -> int:
+    """Return the first of these keys' numbers that is not 0; 0 if there is none."""
+    return next((config[key] for key in keys if config.get(key)), 0)

@@ -38,11 +38,13 @@ def _adapters(unit: Unit, rank: int, first: int | None) -> Unit:
 
 def frozen_bytes(model: Model, settings: Settings) -> list[float]:
     """Return the bytes of the frozen parameters of each unit of a rank's piece; of a bare number, as one unit."""
+    if not settings.partly_frozen:
+        return [0] * max(1, len(model.units))
     units: list[tuple[float, float]] = [(0, model.params)]  # what stays in 16 bits, and what is quantized
     if model.units:
         matrices = [numel([shape for shape in unit if len(shape) > 1]) if at else 0
                     for at, unit in enumerate(model.units)]  # fmt: skip
-        units = [(numel(unit) - inside, inside) for unit, inside in zip(model.units, matrices, strict=True)]
-    part = (1 if settings.lora_rank else 1 - settings.trainable) if settings.partly_frozen else 0
+        units = [(size - inside, inside) for size, inside in zip(model.sizes, matrices, strict=True)]
+    part = 1 if settings.lora_rank else 1 - settings.trainable
     width = FROZEN[settings.frozen]
     return [part * (other * max(width, FROZEN["bf16"]) + inside * width) for other, inside in units]

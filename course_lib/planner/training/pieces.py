@@ -58,7 +58,9 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
     if last and not first and transformer.tied:
         behind = (*behind, (transformer.vocab, transformer.hidden))  # a copy of the embedding
     kept: Unit = (*(before if first else ()), *(behind if last else ()))
-    units = tuple(tuple(_part(shape, transformer, settings) for shape in unit) for unit in (kept, *layers))
+    alike = {id(unit): unit for unit in (kept, *layers)}
+    cut = {one: tuple(_part(shape, transformer, settings) for shape in unit) for one, unit in alike.items()}
+    units = tuple(cut[id(unit)] for unit in (kept, *layers))
     return replace(model, params=sum(map(numel, units)), units=units, behind=len(behind) if last else 0)
 
 

@@ -30,11 +30,10 @@ def check(settings: "Settings", choices: Mapping[str, Iterable[str]]) -> None:
         known(name, values[name], table)
     if settings.bucket_bytes is not None:
         whole("bucket_bytes", settings.bucket_bytes)
-    given = {name: f"{name}={value!r}" for name, value in values.items()}
-    for kept, names, why in _rules(settings):
-        if not kept:
-            what = re.sub(r"\w+", lambda name: given.get(name[0], name[0]), names)
-            raise PlanError(f"{what}: {why}.")
+    if broken := next(((names, why) for kept, names, why in _rules(settings) if not kept), None):
+        given = {name: f"{name}={value!r}" for name, value in values.items()}
+        what = re.sub(r"\w+", lambda name: given.get(name[0], name[0]), broken[0])
+        raise PlanError(f"{what}: {broken[1]}.")
 
 
 # fmt: off

@@ -130,6 +130,11 @@ class Settings:
         return OPTIMIZERS[self.optimizer]
 
     @property
+    def plain(self) -> bool:
+        """Whether a gated model's norms and gates are torch's plain kernels, not fused by hand or by a compiler."""
+        return self.engine == "torch" and not self.compiled
+
+    @property
     def between(self) -> int:
         """The ranks that share what lies between the matrices."""
         return self.tensor_parallel if self.sequence_parallel else 1

@@ -7,7 +7,7 @@ both first and last: the embedding, the last norm and the head. Then come the la
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from .checks import PlanError, whole
@@ -174,14 +174,17 @@ class Model:
     behind: int = 0
     transformer: Transformer | None = None
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The elements of each unit."""
+        return [*map(numel, self.units)]
+
     @property
     def tied(self) -> int:
         """Elements of a tied embedding, which gets a gradient from the head and one at the end; 0 without one."""
         known = self.transformer
-        both = (
-            known and known.tied and self.units and 0 < self.behind < len(self.units[0])
-        )  # the embedding and the head
-        return math.prod(self.units[0][0]) if both else 0
+        ends = known and known.tied and self.units and 0 < self.behind < len(self.units[0])
+        return math.prod(self.units[0][0]) if ends else 0
 
     @property
     def early(self) -> int:
@@ -201,10 +204,7 @@ class Model:
 
 def numel(shapes: Sequence[Shape]) -> int:
     """Return the number of elements of these tensors together."""
-    return _numel(tuple(shapes))
-
-
-_numel = cache(lambda shapes: sum(map(math.prod, shapes)))
+    return sum(map(math.prod, shapes))
 
 
 def of_transformer(transformer: Transformer) -> Model:

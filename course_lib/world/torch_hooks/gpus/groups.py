@@ -154,6 +154,8 @@ def _of_fsdp() -> Iterator[Replacement]:
         move_flat(self, *args, **kwargs)
 
     yield handle, "flat_param_to", flat_param_to
+    if hasattr(handle, "_offload_to_cpu"):  # torch 2.14 leaves it out for a parameter that says it is on the CPU
+        yield handle, "to_cpu", handle._offload_to_cpu
 
     # On a GPU, FSDP2's CPU offload moves a gradient to the host before it makes a DTensor of it.
     part: Any = _fsdp_param.FSDPParam
