@@ -502,7 +502,7 @@ def test_the_learners_function_runs_once_on_each_case(monkeypatch: pytest.Monkey
         ran.append(case)
         return observe.observe(exercise, solution, case, world)
 
-    monkeypatch.setattr(check, "observe", observed)
+    monkeypatch.setattr(cases, "observe", observed)
 
     assert MEAN.check(sum_for_mean).mistake == "sum-for-mean"
     assert len(set(ran)) == len(ran) > 2  # on the smallest case that fails, too, and on those of the diagnosis

@@ -1,16 +1,18 @@
-"""The cases of a check: those that a solution must pass, and the small ones that show a learner where it fails."""
+"""The cases of a check: those that a solution must pass, its runs on them, and small ones that show where it fails."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ...errors import CourseError
 from ...world import World
-from ..form.declaration import Case, Declaration
+from ..form.declaration import Case, Declaration, Solution
 from .compare import differences, findings
 from .findings import Finding
-from .observe import RunCase, Trial
+from .observe import Observation, Trial, observe, recall
 
 
 class SmallNumbers(random.Random):
@@ -47,7 +49,52 @@ def redraw(exercise: Declaration, seed: int, number: int, stream: type[random.Ra
     return replace(exercise.draw(stream(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number, stream))
 
 
-def smallest(failed: Trial, found: list[Finding], run: RunCase) -> tuple[Trial, list[Finding]]:
+class Runs:
+    """The runs of a check: of the learner's function, which nothing else in a check runs, and of the course's own.
+
+    Args:
+        exercise: has the reference.
+        solution: the learner's function.
+        world: where to run, if not on simulated ranks.
+    """
+
+    def __init__(self, exercise: Declaration, solution: Solution, world: World | None = None) -> None:
+        self.exercise, self.solution, self.world = exercise, solution, world
+        self._trials: dict[Case, Trial] = {}
+
+    def trial(self, case: Case) -> Trial:
+        """Run the solution on a case, once."""
+        if case not in self._trials:
+            expected = self.recall(self.exercise.reference, case)
+            with _bound_to_its_name(self.solution):
+                yours = observe(self.exercise, self.solution, case, self.world)
+            self._trials[case] = Trial(exercise=self.exercise, case=case, expected=expected, yours=yours)
+        return self._trials[case]
+
+    def recall(self, solution: Solution, case: Case) -> Observation:
+        """Return the behaviour of one of the course's own solutions."""
+        return recall(self.exercise, solution, case, self.world)
+
+
+@contextmanager
+def _bound_to_its_name(solution: Solution) -> Iterator[None]:
+    """Bind the solution to its name while it runs, so that a recursive function calls itself.
+
+    Its name may still belong to the reference, from an earlier run of the cell: then the reference would be checked.
+    """
+    name, variables = getattr(solution, "__name__", ""), getattr(solution, "__globals__", {})
+    bound = getattr(solution, "__qualname__", "") == name and name in variables
+    before = variables[name] if bound else None
+    if bound:
+        variables[name] = solution
+    try:
+        yield
+    finally:
+        if bound:
+            variables[name] = before
+
+
+def smallest(failed: Trial, found: list[Finding], run: Callable[[Case], Trial]) -> tuple[Trial, list[Finding]]:
     """Return a trial with the fewest ranks, and few elements, that fails in the same way, and its findings.
 
     Where its numbers are right, such as on one rank, a solution may break a rule. That is another failure.
