@@ -4,7 +4,7 @@ cells                                       `exercise`, and what a notebook call
 exercise_widget, quiz_widget, prediction    the widgets
 planner/, world_picker                      the planner, and the choice of a world
 map, scores, results                        tables of the learner's progress, which need no kernel
-attempt, guess                              the logic of exercises and predictions, without widgets
+attempt                                     the logic of exercises, without widgets
 card                                        how a click in the browser becomes a call in Python
 ranks_magic                                 `%%ranks 4`, which runs a cell as a program
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
