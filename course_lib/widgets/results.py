@@ -15,7 +15,7 @@ class MyResults:
         done = own_progress()
         begun = [stop for stop in CourseMap(lessons(), done.summary()).stops if stop.done]
         self.measured = Scoreboard(done.scores(), done.notice)
-        self.solved = [f"{stop.title}: {stop.done} of {len(stop.items)} exercises and quizzes" for stop in begun]
+        self.solved = [f"{stop.lesson.title}: {stop.done} of {len(stop.items)} exercises and quizzes" for stop in begun]
 
     def _repr_html_(self) -> str:
         solved = "".join(f"<li>{escape(line)}</li>" for line in self.solved)
