@@ -198,7 +198,7 @@ def predict(
     """
     widget = PredictionWidget(name, question, own_progress(), unit=unit, tolerance=tolerance, choices=choices)
     state = "not made yet" if widget.given is None else f"you predicted {widget.given}"
-    display_with_text(widget, title=f"Predict: {question}", state=state, text=repr(widget))
+    display_with_text(widget, title=f"Predict: {question}", state=state)
     return widget
 
 

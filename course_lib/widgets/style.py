@@ -140,9 +140,9 @@ def number(label: str, *, unit: str, value: str) -> str:
     )
 
 
-def display_with_text(widget: Widget, *, title: str, state: str, text: str, style: str = SAVED) -> None:
-    """Display a widget after the card that stands in for it where it has no kernel; see `display_saved`."""
-    display_saved(title=title, state=state, text=text, style=style)
+def display_with_text(widget: Widget, *, title: str, state: str, style: str = SAVED) -> None:
+    """Display a widget after the card that stands in for it where it has no kernel, with its repr as the text."""
+    display_saved(title=title, state=state, text=repr(widget), style=style)
     display_raw(widget)
 
 

@@ -45,10 +45,12 @@ class WorldPicker(VBox):
 
     def show(self) -> None:
         """Show the choice, with a text for places that cannot show widgets."""
+        style = SAVED + LESSON  # the first card of a lesson has the style of all
+        display_with_text(self, title="Where ranks live", state="run this cell to choose", style=style)
+
+    def __repr__(self) -> str:
         calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
-        text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
-        heading, state, style = "Where ranks live", "run this cell to choose", SAVED + LESSON  # the first card
-        display_with_text(self, title=heading, state=state, text=text, style=style)
+        return f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
 
     def _show_choices(self) -> None:
         labels = WORLDS | {"nccl": f"{WORLDS['nccl']} ({torch.cuda.device_count()} here)"}
