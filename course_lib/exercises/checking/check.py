@@ -19,11 +19,11 @@ from ..form.declaration import Case, Declaration, Mistake, Solution
 from .cases import Runs, draw, redraw, smallest
 from .compare import broken_rules, differences, findings
 from .diagnose import SECONDS, contradicted, diagnose
+from .failures import misfit, unattempted
 from .findings import Cost, Finding, Verdict
 from .observe import Observation, Trial, film
 from .plain import Opaque, leaves
 from .rules import sent_bytes
-from .unready import misfit, unattempted
 from .where import first_wrong_call
 
 OnCase = Callable[[int, int], object]
