@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...errors import who
 from ...planner import duration
+from ..picture import framed
 from .record import NOTHING, UNKNOWN, RunRecord, alike
-from .sections import Part, framed, sections
+from .sections import Part, sections
 
 THEME = """
 const follow = () => {
