@@ -99,9 +99,3 @@ def test_no_training_and_other_steps_are_refused() -> None:
         report({})
     with pytest.raises(ValueError, match=r"'short' has 1 losses and 'alone' has 2\. Compare"):
         report({"alone": ALONE, "short": Training([[4.0]], [8000])})
-
-
-def test_the_table_aligns_numbers_to_the_right() -> None:
-    html = report({"alone": ALONE}).html
-    assert '<th scope="row" style="text-align: left">alone</th>' in html
-    assert '<td style="text-align: right">below 0.0001</td><td style="text-align: right">8,000</td>' in html
