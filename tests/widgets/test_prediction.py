@@ -1,26 +1,19 @@
 """A prediction: committed before the run, locked, scored against what the run measured."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
-from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 from course_lib import CourseError, predict
 from course_lib.progress import Progress
 from course_lib.quizzes.quantities import Unreadable
 from course_lib.widgets.prediction import PredictionWidget
 from tests.widgets.test_card import click
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def progress(tmp_path: Path) -> Progress:
-    return Progress(tmp_path / "progress.sqlite3")
 
 
 def peak(progress: Progress) -> PredictionWidget:
@@ -227,14 +220,9 @@ def test_a_cell_shows_the_field_and_its_text(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_with_no_prediction_made() -> None:
-    cells = [
-        "from course_lib import predict",
-        'guess = predict("test.run-all", "What is `6 * 7`?")',
-        "guess.reveal(6 * 7)",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, kernel_name="python3", timeout=60).execute(cwd=str(ROOT))
+def test_a_notebook_runs_with_no_prediction_made(executed: Callable[..., NotebookNode]) -> None:
+    guess = 'guess = predict("test.run-all", "What is `6 * 7`?")'
+    notebook = executed("from course_lib import predict", guess, "guess.reveal(6 * 7)")
     (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
 
     assert still.data["text/plain"] == "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough."

@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 import pytest
 from ipywidgets import Widget
-from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 from course_lib.progress import Progress
 from course_lib.quizzes import Choice, Numeric, Option, Question, Quiz
@@ -16,13 +17,6 @@ from course_lib.widgets.style import alert, inline, markup
 from tests.progress.test_progress import answer
 from tests.quizzes.sample_quiz import QUIZ, secrets
 from tests.widgets.test_card import click, text
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def progress(tmp_path: Path) -> Progress:
-    return Progress(tmp_path / "progress.sqlite3")
 
 
 @pytest.fixture
@@ -232,13 +226,9 @@ def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_saved_notebook_shows_the_questions_and_no_answer() -> None:
+def test_a_saved_notebook_shows_the_questions_and_no_answer(executed: Callable[..., NotebookNode]) -> None:
     imports = "from course_lib.progress import Progress\nfrom course_lib.widgets.quiz_widget import QuizWidget\n"
-    source = f"{imports}from tests.quizzes.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    place = {"metadata": {"path": ROOT}}
-    NotebookClient(notebook, timeout=60, kernel_name="python3", resources=place).execute()
-
+    notebook = executed(f"{imports}from tests.quizzes.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())")
     still, alive = (output.data for output in notebook.cells[0].outputs)
     assert still["text/plain"] == repr(QUIZ)
     title, state = "<strong>Quiz: Ranks &amp; shards</strong>", '<span class="course-state">4 questions</span>'
