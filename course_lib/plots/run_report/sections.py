@@ -31,17 +31,9 @@ class Part(NamedTuple):
 
 
 def sections(run: RunRecord) -> dict[str, list[Part]]:
-    """Return the parts of each section by its heading."""
-    makers = {
-        "Outcome": outcome,
-        "Memory": memory,
-        "Traffic": traffic,
-        "Time": time,
-        "Layout": layout,
-        "Replay": replay,
-        "Program": program,
-    }
-    return {heading: list(maker(run)) for heading, maker in makers.items()}
+    """Return the parts of each section by its heading, which is the name of the function that makes it."""
+    makers = (outcome, memory, traffic, time, layout, replay, program)
+    return {maker.__name__.capitalize(): list(maker(run)) for maker in makers}
 
 
 def outcome(run: RunRecord) -> Iterator[Part]:
