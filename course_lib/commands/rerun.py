@@ -20,7 +20,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 from ..errors import CourseError
-from ..planner import PASSES, Hardware, bus_bandwidth, seconds
+from ..planner import PASSES, Hardware, aligned, bus_bandwidth, seconds
 from ..syllabus import read_cells
 from ..world import World
 from .journal import Collective, Entry, read
@@ -168,11 +168,7 @@ def _planned_seconds(entries: Sequence[Entry], hardware: Hardware) -> float | No
 def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
     """Return all lessons as one table. MB and GB are 10^6 and 10^9 bytes."""
     rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s"), *map(_row, lessons)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{world} / simulated; in collectives: {world} / simulated / planned for {hardware.name}"]
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *cells[2:]]))
+    lines = [f"{world} / simulated; in collectives: {world} / simulated / planned for {hardware.name}", aligned(rows)]
     lines += [f"{one.notebook.stem} failed: {one.failed.strip().splitlines()[-1]}" for one in lessons if one.failed]
     return "\n".join(lines)
 

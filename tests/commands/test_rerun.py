@@ -75,7 +75,7 @@ def test_the_command_prints_a_table_and_exits(
     monkeypatch.setattr("course_lib.commands.rerun.rerun", executed)
     assert main(["rerun", "a.ipynb", "b.ipynb", "--world", "simulated"]) == code
     told = capsys.readouterr().out
-    assert "\na       passed     1  0.00 / 0.00" in told
+    assert "\na       passed  1     0.00 / 0.00" in told
     assert ("\nb failed: ZeroDivisionError: division by zero\n" in told) == bool(failed)
 
 
