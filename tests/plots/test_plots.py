@@ -93,22 +93,6 @@ class Lane:
         return f"rank {self.rank} in words"
 
 
-@dataclass(frozen=True)
-class Moment:
-    seconds: float
-    by_category: dict[str, int]
-    holdings: tuple[()] = ()
-
-
-@dataclass(frozen=True)
-class Change:
-    seconds: float
-    deltas: dict[str, int]
-    highest_bytes: int
-    operator: str = "mm"
-    line: None = None
-
-
 class Memory:
     """A memory report as `plot_memory` reads it."""
 
@@ -120,14 +104,13 @@ class Memory:
             again: label and millisecond of a mark that is used again later.
             marks: the millisecond by label.
         """
-        moments = [
-            Moment(step / 1000, {"parameters": parameters, "activations": activations})
-            for step, (parameters, activations) in enumerate(held)
-        ]
-        self.timeline = [
-            Change(step / 1000, {"parameters": after[0] - before[0], "activations": after[1] - before[1]}, sum(after))
-            for step, (before, after) in enumerate(pairwise([(0, 0), *held]))
-        ]
+        names = ("parameters", "activations")
+        moments = [SimpleNamespace(by_category=dict(zip(names, each, strict=True)), holdings=()) for each in held]
+        self.timeline = []
+        for step, (before, after) in enumerate(pairwise([(0, 0), *held])):
+            deltas = {name: b - a for name, a, b in zip(names, before, after, strict=True)}
+            made = {"operator": "mm", "line": None}
+            self.timeline.append(SimpleNamespace(seconds=step / 1000, deltas=deltas, highest_bytes=sum(after), **made))
         self.at_peak = max(moments, key=lambda moment: sum(moment.by_category.values()), default=None)
         self.peak_bytes = max(map(sum, held), default=0)
         self.by_category = moments[-1].by_category if moments else {}
@@ -136,15 +119,11 @@ class Memory:
         self.marked = tuple((label, (step + 0.5) / 1000) for label, step in in_order)  # after that change
 
 
-@dataclass(frozen=True)
-class Training:
-    """A run as `compare_memory` reads it."""
-
-    memory: list[Memory]
-
-
 MEMORIES = [Memory((100, 0), (100, 50), (100, 0), forward=1), Memory((100, 0), (100, 20), (90, 0))]
-RUNS = [Training(MEMORIES), Training([Memory((100, 0), (60, 0), (60, 20), (60, 0), start=0, forward=2)])]
+RUNS = [
+    SimpleNamespace(memory=MEMORIES),
+    SimpleNamespace(memory=[Memory((100, 0), (60, 0), (60, 20), (60, 0), start=0, forward=2)]),
+]
 SHARDS = [("weight", 10, [(0, 0, 5), (1, 5, 10)]), ("bias", 4, [(0, 0, 4), (1, 0, 4)])]
 PICTURES = {
     "comm": lambda: plot_comm(RING),
@@ -591,7 +570,7 @@ def test_runs_without_the_mark_are_refused() -> None:
 
 
 def test_a_run_that_held_nothing_is_an_empty_bar() -> None:
-    assert compare_memory({"idle": Training([Memory()])}).text == "idle: 0 bytes: nothing"
+    assert compare_memory({"idle": SimpleNamespace(memory=[Memory()])}).text == "idle: 0 bytes: nothing"
 
 
 def test_most_of_other_is_named_where_no_category_is_larger() -> None:
@@ -603,7 +582,7 @@ def test_most_of_other_is_named_where_no_category_is_larger() -> None:
     memory.at_peak = SimpleNamespace(by_category={"parameters": 50, "other": 65}, holdings=[small, scores])
     named = " Most of “other”: 2 x float32 [4, 4], made by softmax, 60 bytes."
     assert plot_memory([memory]).caption.endswith(named)
-    assert compare_memory({"one": Training([memory])}).caption.endswith(named)
+    assert compare_memory({"one": SimpleNamespace(memory=[memory])}).caption.endswith(named)
     memory.at_peak.by_category["parameters"] = 66
     assert "Most of" not in plot_memory([memory]).caption
 
