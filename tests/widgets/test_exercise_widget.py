@@ -403,11 +403,6 @@ def test_a_cell_of_an_exercise_that_was_removed_runs_and_keeps_its_function(caps
     assert "'costs.fit' was removed from the course" in capsys.readouterr().out
 
 
-def test_an_unknown_name_is_refused_with_those_that_are_near() -> None:
-    with pytest.raises(CourseError, match=r"no exercise named 'ranks\.helo'\. Did you mean 'ranks\.hello'"):
-        exercise("ranks.helo")
-
-
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import World, exercise"
 STUB = get("ranks.hello").cell
 WRONG = '@exercise("ranks.hello")\ndef hello():\n    return f"rank {dist.get_rank()} of 4 says hello"'
