@@ -111,7 +111,7 @@ def test_the_next_step_is_shown_to_those_who_ask_and_counts_as_one_hint(tried: T
 
     assert "<strong>Next:</strong> Divide." in widget.findings.value and '"step"' not in widget.findings.value
     assert "Next: Divide." in repr(widget.attempt) and widget.attempt.next_step() == "Divide."
-    assert widget.attempt._progress.summary().exercises["sample.mean"].hints == 1
+    assert widget.attempt.progress.summary().exercises["sample.mean"].hints == 1
     assert widget.attempt.hints == ()
 
 
