@@ -19,7 +19,7 @@ WORLDS = {
 
 
 class WorldPicker(VBox):
-    """Radio buttons for the kind of worlds that this notebook makes. `choose` does what a click does."""
+    """Radio buttons for the kind of worlds that this notebook makes."""
 
     def __init__(self) -> None:
         self.message = HTML(note("Now:", self.standing))
@@ -35,11 +35,7 @@ class WorldPicker(VBox):
         return f"`World(4)` makes ranks that are {kind}, from the next cell on."
 
     def choose(self, name: str) -> None:
-        """Choose "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
-
-        Raises:
-            CourseError: there is no such kind, or this machine does not support it.
-        """
+        """Do what a click does, as `choose_world` documents it."""
         self._set(name)
         self._show_choices()
 
