@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import nbformat
@@ -23,7 +24,7 @@ from ..errors import CourseError
 from ..planner import PASSES, Hardware, aligned, bus_bandwidth, seconds
 from ..syllabus import read_cells
 from ..world import World
-from .journal import Collective, Entry, read
+from .journal import Entry, read
 
 CELL_SECONDS = 600
 """The longest that one cell may take."""
@@ -138,15 +139,18 @@ def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
         return failed, list(read(file))
 
 
-def _collectives(entries: Sequence[Entry]) -> list[Collective]:
-    calls = (call for entry in entries for call in entry.collectives)
-    return [call for call in calls if call.op in PASSES and call.members > 1 and call.total_bytes]
+def _collectives(entries: Sequence[Entry]) -> Iterator[tuple[str, int, int, float]]:
+    """Yield rank 0's collectives: op, bytes of the whole, number of members, and seconds after all had called."""
+    for call in chain.from_iterable(entry.calls for entry in entries):
+        members, spent = len(call.ranks), call.done - call.matched
+        if call.op in PASSES and members > 1 and call.total_bytes and 0 < spent < math.inf:
+            yield call.op, call.total_bytes, members, spent
 
 
 def _totals(entries: Sequence[Entry]) -> Totals:
-    calls = _collectives(entries)
-    spent = math.fsum(call.seconds for call in calls)
-    carried = (call.seconds * bus_bandwidth(call.op, call.total_bytes, call.seconds, call.members) for call in calls)
+    calls = list(_collectives(entries))
+    spent = math.fsum(took for *_, took in calls)
+    carried = (took * bus_bandwidth(op, nbytes, took, members) for op, nbytes, members, took in calls)
     return Totals(
         runs=len(entries),
         peak_bytes=max((entry.peak_bytes for entry in entries), default=0),
@@ -158,9 +162,9 @@ def _totals(entries: Sequence[Entry]) -> Totals:
 
 
 def _planned_seconds(entries: Sequence[Entry], hardware: Hardware) -> float | None:
-    calls = _collectives(entries)
     try:
-        return math.fsum(seconds(call.op, call.total_bytes, hardware.shard_group(call.members)) for call in calls)
+        calls = _collectives(entries)
+        return math.fsum(seconds(op, nbytes, hardware.shard_group(members)) for op, nbytes, members, _ in calls)
     except ValueError:  # a group has more ranks than the hardware has devices
         return None
 
