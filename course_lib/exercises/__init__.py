@@ -13,13 +13,13 @@ observe, failures -> declaration            what a lesson's file says: edits of 
 observe, texts -> plain                     results as plain data
 """
 
+from .checking.cases import DTYPES, draw_world_size, dtype_name, normal, whole_numbers
 from .checking.check import Exercise
 from .checking.findings import Finding, Row, Verdict
 from .checking.observe import Observation, Trial
 from .checking.rules import Rule, at_most, byte_rows, holds_no_more, lets_go, only_calls, same_calls, sends_no_more
 from .evidence import Incident, incident
 from .form.declaration import Case, Mistake, Solution
-from .form.draws import DTYPES, draw_world_size, dtype_name, normal, whole_numbers
 from .registry import get, names
 
 __all__ = [
