@@ -177,7 +177,7 @@ def run_rerun(options: argparse.Namespace) -> int:
 
     machine = hardware(options.hardware)
     notebooks = options.notebooks or [lesson.path for lesson in lessons()]
-    executed = rerun.rerun(notebooks, options.world, Path("rerun"), machine)  # refuses what cannot be
+    executed = rerun.rerun(notebooks, options.world, Path("rerun"))  # refuses what cannot be
     print("Each notebook is executed twice, on simulated ranks first. That takes minutes.", flush=True)
     done = []
     for one in executed:

@@ -1,24 +1,14 @@
 """A file with one entry for each run of a world. `course rerun` compares the files of two executions of a lesson."""
 
 import functools
-import math
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..meter import CommCall
 from ..world import Run, World
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collective:
-    """One call of rank 0: its op, bytes of the whole, number of members, and its seconds after all had called."""
-
-    op: str
-    total_bytes: int
-    members: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +19,13 @@ class Entry:
         peak_bytes: the most that a rank held; 0 if that was not measured.
         sent_bytes: by all ranks, ring volume.
         seconds: of the slowest rank.
-        collectives: those of rank 0.
+        calls: those of rank 0.
     """
 
     peak_bytes: int
     sent_bytes: int
     seconds: float
-    collectives: tuple[Collective, ...]
+    calls: Sequence[CommCall]
 
 
 def install(path: str) -> None:
@@ -66,9 +56,5 @@ def _entry(run: Run, measured: bool) -> Entry:
         peak_bytes=max(memory.peak_bytes for memory in run.memory) if measured else 0,
         sent_bytes=sum(comm.sent_bytes for comm in run.comm),
         seconds=max(timeline.end - timeline.start for timeline in run.timeline),
-        collectives=tuple(
-            Collective(op=call.op, total_bytes=call.total_bytes, members=len(call.ranks), seconds=seconds)
-            for call in run.comm[0].calls
-            if 0 < (seconds := call.done - call.matched) < math.inf
-        ),
+        calls=run.comm[0].calls,
     )

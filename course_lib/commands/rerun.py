@@ -1,7 +1,7 @@
 """`course rerun`: execute lessons on a different kind of world, without a browser, and compare with simulated ranks.
 
-    for lesson in rerun([Path("notebooks/04-zero-1.ipynb")], "nccl:8", folder, hardware):
-        print(lesson)
+    done = list(rerun([Path("notebooks/04-zero-1.ipynb")], "nccl:8", folder))
+    print(table(done, "nccl:8", hardware))
 
 Each notebook runs twice, each time in its own kernel, and the learner's record stays unchanged. The executed copies
 stay in `folder`. The report compares memory, communication and time of both runs with each other and with the plan.
@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import nbformat
@@ -20,36 +21,15 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 from ..errors import CourseError
-from ..planner import PASSES, Hardware, bus_bandwidth, seconds
+from ..planner import PASSES, Hardware, aligned, bus_bandwidth, seconds
 from ..syllabus import read_cells
 from ..world import World
-from .journal import Collective, Entry, read
+from .journal import Entry, read
 
 CELL_SECONDS = 600
 """The longest that one cell may take."""
 
 INSTALL = "import course_lib.commands.journal as _journal; _journal.install({file!r}); del _journal"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Totals:
-    """The totals of all runs of one notebook.
-
-    Attributes:
-        runs: the number of runs.
-        peak_bytes: the most that a rank ever held.
-        sent_bytes: by all ranks in all runs, ring volume.
-        seconds: in functions on ranks;  collective_seconds: of that, in rank 0's collectives after all members had
-            called.
-        bus_bandwidth: bytes per second, as NCCL's tests define it; 0 if nothing was sent.
-    """
-
-    runs: int
-    peak_bytes: int
-    sent_bytes: int
-    seconds: float
-    collective_seconds: float
-    bus_bandwidth: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +39,23 @@ class Rerun:
     Attributes:
         copy: the copy executed on the requested world.
         failed: why that execution failed; empty if it did not.
-        simulated, measured: the totals on simulated ranks, and on the requested world.
-        planned_seconds: the planner's estimate of `collective_seconds`; None if the hardware has fewer devices.
+        simulated, measured: its runs on simulated ranks, and on the requested world.
     """
 
     notebook: Path
     copy: Path
     failed: str
-    simulated: Totals
-    measured: Totals
-    planned_seconds: float | None
+    simulated: Sequence[Entry]
+    measured: Sequence[Entry]
 
 
-def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardware) -> Iterator[Rerun]:
+def rerun(notebooks: Sequence[Path], world: str, folder: Path) -> Iterator[Rerun]:
     """Execute notebooks on simulated ranks and on `world`, one after the other.
 
     Args:
         notebooks: the notebooks.
         world: for `$COURSE_WORLD`, such as "processes" or "nccl:8".
         folder: the folder for the copies executed on `world`.
-        hardware: the hardware for which collectives are planned.
 
     Raises:
         CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be made, or contains
@@ -88,24 +65,17 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
     for path in notebooks:
         read_cells(path)  # raises if it is no notebook
     _make(folder, notebooks)
-    return _reruns(notebooks, world, folder, hardware)
+    return _reruns(notebooks, world, folder)
 
 
-def _reruns(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardware) -> Iterator[Rerun]:
+def _reruns(notebooks: Sequence[Path], world: str, folder: Path) -> Iterator[Rerun]:
     for path in notebooks:
         notebook: NotebookNode = nbformat.read(path, as_version=4)
         _, simulated = _execute(notebook, "simulated")
         failed, measured = _execute(notebook, world)
         copy = folder / path.name
         nbformat.write(notebook, copy)
-        yield Rerun(
-            notebook=path,
-            copy=copy,
-            failed=failed,
-            simulated=_totals(simulated),
-            measured=_totals(measured),
-            planned_seconds=_planned_seconds(measured, hardware),
-        )
+        yield Rerun(notebook=path, copy=copy, failed=failed, simulated=simulated, measured=measured)
 
 
 def _make(folder: Path, notebooks: Sequence[Path]) -> None:
@@ -138,55 +108,50 @@ def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
         return failed, list(read(file))
 
 
-def _collectives(entries: Sequence[Entry]) -> list[Collective]:
-    calls = (call for entry in entries for call in entry.collectives)
-    return [call for call in calls if call.op in PASSES and call.members > 1 and call.total_bytes]
-
-
-def _totals(entries: Sequence[Entry]) -> Totals:
-    calls = _collectives(entries)
-    spent = math.fsum(call.seconds for call in calls)
-    carried = (call.seconds * bus_bandwidth(call.op, call.total_bytes, call.seconds, call.members) for call in calls)
-    return Totals(
-        runs=len(entries),
-        peak_bytes=max((entry.peak_bytes for entry in entries), default=0),
-        sent_bytes=sum(entry.sent_bytes for entry in entries),
-        seconds=math.fsum(entry.seconds for entry in entries),
-        collective_seconds=spent,
-        bus_bandwidth=math.fsum(carried) / spent if spent else 0.0,
-    )
-
-
-def _planned_seconds(entries: Sequence[Entry], hardware: Hardware) -> float | None:
-    calls = _collectives(entries)
-    try:
-        return math.fsum(seconds(call.op, call.total_bytes, hardware.shard_group(call.members)) for call in calls)
-    except ValueError:  # a group has more ranks than the hardware has devices
-        return None
-
-
 def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
-    """Return all lessons as one table. MB and GB are 10^6 and 10^9 bytes."""
-    rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s"), *map(_row, lessons)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{world} / simulated; in collectives: {world} / simulated / planned for {hardware.name}"]
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *cells[2:]]))
+    """Return all lessons as one table; collectives are planned for `hardware`. MB and GB are 10^6 and 10^9 bytes."""
+    rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s")]
+    for one in lessons:
+        both = zip(_figures(one.measured), _figures(one.simulated), strict=True)
+        peak, sent, took, spent, bus = map(" / ".join, both)
+        planned = planned_seconds(one.measured, hardware)
+        spent += " / –" if planned is None else f" / {planned:.3f}"
+        ended = "failed" if one.failed else "passed"
+        rows.append((one.notebook.stem, ended, str(len(one.measured)), peak, sent, took, spent, bus))
+    lines = [f"{world} / simulated; in collectives: {world} / simulated / planned for {hardware.name}", aligned(rows)]
     lines += [f"{one.notebook.stem} failed: {one.failed.strip().splitlines()[-1]}" for one in lessons if one.failed]
     return "\n".join(lines)
 
 
-def _row(lesson: Rerun) -> tuple[str, ...]:
-    both = (lesson.measured, lesson.simulated)
-    planned = "–" if lesson.planned_seconds is None else f"{lesson.planned_seconds:.3f}"
+def _figures(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the most that a rank ever held, bytes sent by all ranks, seconds, of these in collectives, and bandwidth.
+
+    The bandwidth is that of the bus, as NCCL's tests define it.
+    """
+    calls = list(collectives(entries))
+    spent = math.fsum(took for *_, took in calls)
+    carried = math.fsum(took * bus_bandwidth(op, nbytes, took, members) for op, nbytes, members, took in calls)
     return (
-        lesson.notebook.stem,
-        "failed" if lesson.failed else "passed",
-        f"{lesson.measured.runs}",
-        " / ".join(f"{totals.peak_bytes / 1e6:.2f}" for totals in both),
-        " / ".join(f"{totals.sent_bytes / 1e6:.2f}" for totals in both),
-        " / ".join(f"{totals.seconds:.2f}" for totals in both),
-        " / ".join([*(f"{totals.collective_seconds:.3f}" for totals in both), planned]),
-        " / ".join(f"{totals.bus_bandwidth / 1e9:.3f}" for totals in both),
+        f"{max((entry.peak_bytes for entry in entries), default=0) / 1e6:.2f}",
+        f"{sum(entry.sent_bytes for entry in entries) / 1e6:.2f}",
+        f"{math.fsum(entry.seconds for entry in entries):.2f}",
+        f"{spent:.3f}",
+        f"{carried / spent / 1e9 if spent else 0:.3f}",
     )
+
+
+def planned_seconds(entries: Sequence[Entry], hardware: Hardware) -> float | None:
+    """Return how long the collectives would take on `hardware`; None if a group has more ranks than it has devices."""
+    try:
+        calls = collectives(entries)
+        return math.fsum(seconds(op, nbytes, hardware.shard_group(members)) for op, nbytes, members, _ in calls)
+    except ValueError:
+        return None
+
+
+def collectives(entries: Sequence[Entry]) -> Iterator[tuple[str, int, int, float]]:
+    """Yield rank 0's collectives: op, bytes of the whole, number of members, and seconds after all had called."""
+    for call in chain.from_iterable(entry.calls for entry in entries):
+        members, spent = len(call.ranks), call.done - call.matched
+        if call.op in PASSES and members > 1 and call.total_bytes and 0 < spent < math.inf:
+            yield call.op, call.total_bytes, members, spent

@@ -25,11 +25,11 @@ import torch.distributed as dist
 from ..errors import CourseError
 from ..planner import aligned
 from ..world import Call, RankError, RankReport, Run, World
-from .checking.cases import draw
+from .checking.cases import Runs, draw
 from .checking.check import Exercise
 from .checking.compare import findings
 from .checking.diagnose import diagnose
-from .checking.observe import Trial, observe, recall, returned
+from .checking.observe import returned
 from .form.declaration import Solution
 from .registry import get
 from .shown import PRE, Diagnosis, calls, logs
@@ -125,14 +125,13 @@ class Incident:
         """Return what the course reports: why the run failed, or how its results differ from the right ones."""
         if self.error is not None:
             return Diagnosis(str(self.error))
-        expected = recall(self._exercise, self._exercise.reference, self._case)
-        yours = observe(self._exercise, self._program, self._case)
-        trial = Trial(exercise=self._exercise, case=self._case, expected=expected, yours=yours)
-        report = "\n".join(map(str, [*findings(trial), *(self.run.warnings if self.run else ())]))
+        runs = Runs(self._exercise, self._program)
+        found = [*findings(runs.trial(self._case)), *(self.run.warnings if self.run else ())]
+        report = "\n".join(map(str, found))
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
         report = re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report)
-        found = diagnose(self._exercise, self._program, [self._case], lambda case: trial)
-        known = f"\nKnown: {found.message}" if found is not None and found in self._exercise.mistakes else ""
+        mistake = diagnose(runs, [self._case])
+        known = f"\nKnown: {mistake.message}" if mistake is not None and mistake in self._exercise.mistakes else ""
         return Diagnosis(report + known)
 
     def replay(self) -> Any:

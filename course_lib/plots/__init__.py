@@ -19,7 +19,7 @@ from .moving.units import move_units
 from .moving.zero import move_zero
 from .picture import Picture
 from .reports import Report, report
-from .run_report import RunRecord, RunReport
+from .run_report import RunReport
 from .run_report.recorded import plot_recorded
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
@@ -27,7 +27,7 @@ from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare_memory", "curve", "move_cuts", "move_schedules",
+    "Picture", "Report", "RunReport", "Table", "compare_memory", "curve", "move_cuts", "move_schedules",
     "move_sequence", "move_units", "move_zero", "plot_buckets", "plot_comm", "plot_flat", "plot_memory", "plot_mesh",
     "plot_ranks", "plot_recorded", "plot_ring", "plot_schedule", "plot_shards", "plot_swap", "plot_timeline",
     "plot_validation", "report", "table",

@@ -8,7 +8,7 @@ Colours are of three kinds, and no figure uses one kind for another:
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from html import escape
 from math import floor, log10
 from typing import Any
@@ -80,15 +80,14 @@ class Canvas:
         self.y += ROW + 10
         self.text(0, self.y - 5, text, font_weight="bold")
 
-    def legend(self, entries: Iterable[tuple[str, str]], left: float = 0, narrow: Collection[str] = ()) -> None:
-        """Write names in as many rows as they take, each behind a square of its colour; a flat bar for `narrow`."""
-        x = left
+    def legend(self, entries: Iterable[tuple[str, str]]) -> None:
+        """Write names in as many rows as they take, each behind a square of its colour."""
+        x = 0.0
         self.y += ROW
         for name, colour in entries:
-            if x > left and x + 18 + text_width(name) > WIDTH:
-                x, self.y = left, self.y + ROW - 4
-            draw, height = (self.rect, 4) if name in narrow else (self.block, 12)
-            draw(x, self.y - 9 - height / 2, 12, height, colour)
+            if x > 0 and x + 18 + text_width(name) > WIDTH:
+                x, self.y = 0.0, self.y + ROW - 4
+            self.block(x, self.y - 15, 12, 12, colour)
             self.text(x + 18, self.y - 5, name)
             x += 34 + text_width(name)
 

@@ -67,3 +67,10 @@ class Picture:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}
+
+
+def framed(page: str, title: str, height: int) -> str:
+    """Return a page in a frame, whose script and style are its own; `meter/replay/page.py` says why."""
+    content = page.replace("&", "&amp;").replace("'", "&#39;")
+    style = f"width: 100%; height: {height}px; border: 0"
+    return f"<iframe title='{escape(title)}' style='{style}' srcdoc='{content}'></iframe>"

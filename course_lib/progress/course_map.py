@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..planner import count
 from ..quizzes import Score
@@ -30,15 +29,9 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """One lesson on the map: its notebook's `path` and `title`, its time, its exercises and quizzes in order.
+    """One lesson on the map, with its exercises and quizzes in order."""
 
-    `short` says whether it is on the short route.
-    """
-
-    path: Path
-    title: str
-    minutes: int
-    short: bool
+    lesson: Lesson
     items: tuple[Item, ...]
 
     @property
@@ -54,13 +47,13 @@ class Stop:
     @property
     def minutes_left(self) -> int:
         """The part of the lesson's minutes that belongs to what is not done, in steps of 5."""
-        left = self.minutes * (len(self.items) - self.done) / max(1, len(self.items))
+        left = self.lesson.minutes * (len(self.items) - self.done) / max(1, len(self.items))
         return 5 * -int(-left // 5)
 
     @property
     def standing(self) -> str:
         left = f", about {self.minutes_left} minutes left" if self.minutes_left else ""
-        return f"{self.done} of {len(self.items)} done{left}{', on the short route' * self.short}"
+        return f"{self.done} of {len(self.items)} done{left}{', on the short route' * self.lesson.on_short_route}"
 
 
 class CourseMap:
@@ -71,16 +64,7 @@ class CourseMap:
     """
 
     def __init__(self, lessons: Sequence[Lesson], summary: Summary) -> None:
-        self.stops = tuple(
-            Stop(
-                path=lesson.path,
-                title=lesson.title,
-                minutes=lesson.minutes,
-                short=lesson.on_short_route,
-                items=tuple(_items(lesson, summary)),
-            )
-            for lesson in lessons
-        )
+        self.stops = tuple(Stop(lesson=lesson, items=tuple(_items(lesson, summary))) for lesson in lessons)
 
     @property
     def next(self) -> Stop | None:
@@ -95,7 +79,7 @@ class CourseMap:
         stop = self.next
         if stop is None or stop.next is None:
             return "Everything is done."
-        return f"Continue: {stop.next.title}, in {stop.path.name}"
+        return f"Continue: {stop.next.title}, in {stop.lesson.path.name}"
 
     def __str__(self) -> str:
         return "\n".join([*map(_line, self.stops), "", self.advice])
@@ -115,5 +99,5 @@ def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
 
 def _line(stop: Stop) -> str:
     """Return the bar, the title and the numbers."""
-    full = BAR * stop.done // max(1, len(stop.items))
-    return f"{'█' * full}{'░' * (BAR - full)} {'✓' if stop.next is None else ' '} {stop.title} ({stop.standing})"
+    full, mark = BAR * stop.done // max(1, len(stop.items)), " " if stop.next else "✓"
+    return f"{'█' * full}{'░' * (BAR - full)} {mark} {stop.lesson.title} ({stop.standing})"

@@ -17,17 +17,13 @@ EXPORTED = tuple(name for name in TABLES if name != "imported")
 
 
 def write(store: Store) -> str:
-    """Return everything that is stored, for `read` here or on another machine."""
+    """Return what `Progress.export_json` returns."""
     rows = store.use(dump)
     return json.dumps({"format": FORMAT, "tables": {name: rows[name] for name in EXPORTED}}, indent=1)
 
 
 def read(store: Store, text: str) -> int:
-    """Add rows that are not there yet, change none, and return how many were new.
-
-    Raises:
-        CourseError: this version cannot read the text; nothing is added then.
-    """
+    """Add rows, as `Progress.import_json` documents it."""
     try:
         export = json.loads(text)
         if export["format"] == FORMAT:

@@ -21,8 +21,8 @@ from ..quizzes import Answer
 from . import export
 from .store import Store, merge
 
-JSON = frozenset({"findings", "value", "measured"})
-"""The columns whose text is JSON."""
+DECODED = dict.fromkeys(("findings", "value", "measured"), json.loads) | dict.fromkeys(("correct", "imported"), bool)
+"""How columns are read: some hold JSON, and SQLite has no truth values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Progress:
             FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
             WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
-        return Attempt(**rows[0] | {"imported": bool(rows[0]["imported"])}) if rows else None
+        return Attempt(**rows[0]) if rows else None
 
     def best(self, exercise: str) -> tuple[int, int] | None:
         """Return the bytes sent and the calls of the pass that sent least, then called least; None without one."""
@@ -150,8 +150,7 @@ class Progress:
         """Return all answers, oldest first."""
         query = """SELECT quiz, question, attempt, value, correct
             FROM answers WHERE quiz = ? ORDER BY answered_ns, rowid"""
-        rows = self._rows(query, quiz)
-        return [Answer(**row.pop("value") | row | {"correct": bool(row["correct"])}) for row in rows]
+        return [Answer(**row.pop("value") | row) for row in self._rows(query, quiz)]
 
     def first_answers(self, quiz: str) -> dict[str, bool]:
         """Return whether the first answer to each question was right, in the order of the answers."""
@@ -229,9 +228,9 @@ def default_path() -> Path:
 
 
 def _read(row: sqlite3.Row) -> dict[str, Any]:
-    """Return a row with its JSON decoded: inside the transaction, which takes an error for damage of the file."""
+    """Return a row, decoded: inside the transaction, which takes an error for damage of the file."""
     read = dict(row)
-    return read | {name: json.loads(read[name]) for name in JSON.intersection(read) if read[name] is not None}
+    return read | {name: DECODED[name](read[name]) for name in DECODED.keys() & read if read[name] is not None}
 
 
 def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
@@ -240,11 +239,7 @@ def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
         FROM predictions LEFT JOIN measurements USING (name) WHERE name = ?
         ORDER BY committed_ns, predictions.rowid, measured_ns DESC, measurements.rowid DESC LIMIT 1"""
     found = db.execute(query, (name,)).fetchone()
-    if found is None:
-        return None
-    row = _read(found)
-    correct = None if row["correct"] is None else bool(row["correct"])
-    return Prediction(name=name, value=row["value"], measured=row["measured"], correct=correct)
+    return None if found is None else Prediction(name=name, **_read(found))
 
 
 def _summary(db: sqlite3.Connection) -> Summary:

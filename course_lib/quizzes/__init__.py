@@ -3,16 +3,15 @@
     quizzes.get("ranks").questions[0].answer("b")       # mark one answer
     quizzes.Sitting(quizzes.get("ranks"))               # take the quiz, with retries and a score
 
-Imports point one way: review -> course -> quiz; sitting -> quiz -> choice, numeric -> quantities, feedback.
+Imports point one way: review, sitting -> quiz -> choice, numeric -> quantities, feedback.
 """
 
 from .choice import Choice, Option
-from .course import get, names
 from .feedback import Feedback
 from .numeric import Numeric
 from .quantities import Unreadable, read, write
 from .quiz import Problem, Question, Quiz
-from .review import review
+from .review import get, names, review
 from .sitting import Answer, Score, Sitting, Turn
 
 __all__ = [

@@ -78,13 +78,10 @@ class Quiz:
         if not ids or len(set(ids)) < len(ids):
             raise ValueError(f"Quiz {self.name!r} has the questions {ids}: it needs some, all different.")
 
-    def text(self) -> str:
+    def __repr__(self) -> str:
         """Return the whole quiz as plain text, the same every time."""
         parts = [f"Quiz: {self.title}"]
         for number, question in enumerate(self.questions, start=1):
             label = f"{number}. "
             parts.append(label + textwrap.indent(question.problem().text(), " " * len(label)).lstrip())
         return "\n\n".join(parts)
-
-    def __repr__(self) -> str:
-        return self.text()

@@ -3,8 +3,8 @@
 cells                                       `exercise`, and what a notebook calls for an exercise
 exercise_widget, quiz_widget, prediction    the widgets
 planner/, world_picker                      the planner, and the choice of a world
-map, scores, results                        tables of the learner's progress, which need no kernel
-attempt, guess                              the logic of exercises and predictions, without widgets
+map, scores                                 tables of the learner's progress, which need no kernel
+attempt                                     the logic of exercises, without widgets
 card                                        how a click in the browser becomes a call in Python
 ranks_magic                                 `%%ranks 4`, which runs a cell as a program
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
@@ -15,8 +15,7 @@ from .map import course_map
 from .planner.widget import show_planner
 from .prediction import predict
 from .quiz_widget import quiz
-from .results import my_results
-from .scores import scoreboard
+from .scores import my_results, scoreboard
 from .world_picker import choose_world
 
 load_later()

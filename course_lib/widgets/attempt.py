@@ -40,7 +40,7 @@ class Attempt:
     Args:
         exercise: the exercise.
         solution: the learner's function.
-        progress: the record that stores the attempt.
+        progress: the record that stores the attempt. Its `notice` is a problem with it.
 
     Attributes:
         verdict: the result of the check; None before it has ended.
@@ -57,7 +57,7 @@ class Attempt:
         self.verdict: Verdict | None = None
         self.step_taken = False
         self.standing = ""
-        self._progress = progress
+        self.progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
         self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
 
@@ -67,13 +67,13 @@ class Attempt:
 
         def store_first(done: int, to_do: int) -> None:
             nonlocal stored
-            stored = stored or self._progress.begin_attempt(self.exercise.name, _source(self.solution))
+            stored = stored or self.progress.begin_attempt(self.exercise.name, _source(self.solution))
             on_case(done, to_do)
 
         self.verdict = verdict = self.exercise.check(self.solution, on_case=store_first)
         if stored is not None:
             found = asdict(verdict.cost) if verdict.cost else [asdict(finding) for finding in verdict.findings]
-            self._progress.finish_attempt(stored, verdict.status, found)
+            self.progress.finish_attempt(stored, verdict.status, found)
             self.standing = "\n".join(self._standing(verdict.cost)) if verdict.cost else ""
         return verdict
 
@@ -84,11 +84,6 @@ class Attempt:
     @property
     def passed(self) -> bool:
         return self.verdict is not None and self.verdict.status == "passed"
-
-    @property
-    def notice(self) -> str:
-        """A problem with the learner's record; empty while all is well."""
-        return self._progress.notice
 
     # -- hints -----------------------------------------------------------------------------------------------------
 
@@ -112,7 +107,7 @@ class Attempt:
         """Return the next hint, or what to do to get it; after the last, the last again."""
         if self._taken < self.hints_open:
             self._taken += 1
-            self._progress.hint_taken(self.exercise.name, self._taken)
+            self.progress.hint_taken(self.exercise.name, self._taken)
         elif self._taken < len(self.ladder):
             return Hint("The next hint opens when you have tried something: write a line or two, and run the cell.")
         return Hint(self.ladder[self._taken - 1])
@@ -123,7 +118,7 @@ class Attempt:
             return Hint("The latest check found nothing wrong, so there is no next step.")
         if self.verdict.has_hints and not self.step_taken:
             self.step_taken = True
-            self._progress.step_taken(self.exercise.name)
+            self.progress.step_taken(self.exercise.name)
         return Hint(self.verdict.next_step)
 
     # -- text ------------------------------------------------------------------------------------------------------
@@ -132,10 +127,10 @@ class Attempt:
         name, own = self.exercise.name, []
         with suppress(CourseError):  # a learner may work in the course's own notebooks, and have damaged one
             own = [lesson for lesson in lessons() if name in lesson.exercises]
-        for stop in CourseMap(own, self._progress.summary()).stops:
+        for stop in CourseMap(own, self.progress.summary()).stops:
             after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
             yield f"{stop.done} of {len(stop.items)} · {after}"
-        best = self._progress.best(name)
+        best = self.progress.best(name)
         if best and best < (cost.sent_bytes, cost.calls):
             yield f"Your best so far: {best[1]:,} calls, {best[0]:,} bytes sent."
 
@@ -164,7 +159,7 @@ class Attempt:
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
         verdict = self.verdict.text(hints=self.step_taken, ask=f'exercise("{self.exercise.name}").next_step()')
-        return "\n".join(filter(None, [verdict, self.standing, self.reminder, self.consequence, self.notice]))
+        return "\n".join(filter(None, [verdict, self.standing, self.reminder, self.consequence, self.progress.notice]))
 
 
 def _source(solution: Any) -> str:

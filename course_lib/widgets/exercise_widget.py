@@ -94,9 +94,10 @@ class ExerciseWidget(VBox):
     def _show(self, verdict: Verdict) -> None:
         self.progress.value = ""
         first = BEGIN if verdict.status == "unattempted" else verdict.headline
-        message = "\n".join(filter(None, [first, self.attempt.standing, self.attempt.consequence, self.attempt.notice]))
-        result = alert(self._headline(verdict), message, tone=TONES[verdict.status])
-        self.status.value = result + earlier_html(self.attempt)
+        attempt = self.attempt
+        lines = filter(None, [first, attempt.standing, attempt.consequence, attempt.progress.notice])
+        result = alert(self._headline(verdict), "\n".join(lines), tone=TONES[verdict.status])
+        self.status.value = result + earlier_html(attempt)
         self._show_findings(verdict)
         self._show_hints()
 

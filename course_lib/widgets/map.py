@@ -8,7 +8,6 @@ from ..syllabus import lessons
 from .style import SHEET, details, inline, title
 
 HEAD = title("Map", "Where you are")
-ITEMS = "Exercises and quiz"
 
 
 class ShownMap:
@@ -32,18 +31,15 @@ class ShownMap:
         stop = self.course.next
         if stop is None or stop.next is None:
             return f"<strong>{escape(self.course.advice)}</strong>"
-        link = f'<a class="course-primary" href="{quote(stop.path.name)}">Continue</a>'
-        return f"{link} " + escape(f"{stop.next.title}, in {stop.title}")
+        link = f'<a class="course-primary" href="{quote(stop.lesson.path.name)}">Continue</a>'
+        return f"{link} " + escape(f"{stop.next.title}, in {stop.lesson.title}")
 
     def _card(self, stop: Stop) -> str:
         style = "course-card course-next-lesson" if stop is self.course.next else "course-card"
-        items = "".join(map(_line, stop.items))
         bar = f'<progress max="{len(stop.items) or 1}" value="{stop.done}" aria-label="{stop.standing}"></progress>'
-        return (
-            f'<div class="{style}"><h4><a href="{quote(stop.path.name)}">{escape(stop.title)}</a></h4>{bar}'
-            f"<p>{escape(stop.standing)}</p>"
-            f"{details(ITEMS, f'<ul>{items}</ul>')}</div>"
-        )
+        link = f'<a href="{quote(stop.lesson.path.name)}">{escape(stop.lesson.title)}</a>'
+        items = details("Exercises and quiz", f"<ul>{''.join(map(_line, stop.items))}</ul>")
+        return f'<div class="{style}"><h4>{link}</h4>{bar}<p>{escape(stop.standing)}</p>{items}</div>'
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, [self.notice, str(self.course)]))

@@ -1,49 +1,89 @@
-"""The widget in which a learner commits a prediction, and what a cell calls for it: `guess = predict(...)`."""
+"""`guess = predict(...)`: committed before the cell runs, locked, and scored against what the cell measures."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import SupportsFloat
 
 from ipywidgets import HTML, VBox
 
-from ..progress import own_progress
-from ..quizzes import Unreadable
+from ..errors import CourseError
+from ..progress import Progress, own_progress
+from ..quizzes import Numeric, Unreadable, read, write
 from .card import Card
-from .guess import RESULT, Guess, Outcome
 from .style import alert, display_with_text, form, inline, markup, note, number, options, sheet, title
 
-HEADLINES = {True: f"✓ {RESULT}", False: f"✗ {RESULT}", None: RESULT}
+HEADLINES = {True: "✓ Result:", False: "✗ Result:", None: "Result:"}
 TONES = {True: "right", False: "wrong", None: "note"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A measured value compared with the prediction. `correct` is None if nothing was predicted."""
+
+    text: str
+    correct: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"Result: {self.text}"
+
+
 class PredictionWidget(VBox):
-    """A question with a field, with a call for all that its field and its button do.
+    """A question with a field, with a call for all that its field and its button do. Its repr is all of it as text.
 
     guess = predict("start.sum", "What does rank 0 have afterwards?")     # shows a field
     guess.commit("12")                                                    # or type it, and press Enter
     guess.reveal(run[0][0])                                               # score it
+
+    `progress` stores the prediction; `predict` documents the other arguments.
     """
 
-    def __init__(self, guess: Guess) -> None:
-        self.guess = guess
+    def __init__(
+        self,
+        name: str,
+        question: str,
+        progress: Progress,
+        *,
+        unit: str = "",
+        tolerance: float = 0.1,
+        choices: Sequence[str] = (),
+    ) -> None:
+        self.name, self.prompt, self.unit, self.tolerance = name, question, unit, tolerance
+        self.choices, self._progress = tuple(choices), progress
+        stored = progress.prediction(name)
+        self.given: str | None = stored.value if stored else None
+        self.outcome: Outcome | None = None
         self.question, self.message = HTML(), HTML()
         card = Card([self.question, self.message], {"commit": lambda fields: self._typed(fields.get("answer", ""))})
         super().__init__([sheet(), card])
         self.add_class("course-widget")
+        if stored and stored.measured is not None:
+            self.outcome = self._outcome(Fraction(stored.measured))
+            self.message.value = _result(note, self.outcome)
+        elif stored:
+            self.message.value = note("Locked.", self.standing)
         self._ask()
-        if guess.outcome:
-            self.message.value = _result(note, guess.outcome)
-        elif guess.given is not None:
-            self.message.value = note("Locked.", guess.standing)
 
     def commit(self, given: str | float) -> None:
-        """Predict. The first prediction is locked: later ones change nothing.
+        """Predict: "38.5 GB", "7B", "2e9", "1/4", a number in the unit of the question, or one of the choices.
+
+        The first prediction is locked: later ones change nothing.
 
         Raises:
             Unreadable: it is no number that fits the question, or none of its choices.
             CourseError: it comes after the measurement.
         """
-        self.guess.commit(given)
-        self.message.value = alert("Locked.", "\n".join(filter(None, [self.guess.standing, self.guess.notice])))
+        if self.given is None and self.outcome is not None:
+            raise CourseError(
+                f"{self.name} has been measured already, and {given} would no longer be a prediction. Run the cell "
+                "with the question again to be asked anew."
+            )
+        if not self.choices:
+            read(str(given), self.unit)
+        elif given not in self.choices:
+            raise Unreadable(f"Choose one of: {'; '.join(self.choices)}.")
+        self.given = str(self._progress.predict(self.name, str(given)).value)
+        self.message.value = alert("Locked.", "\n".join(filter(None, [self.standing, self._progress.notice])))
         self._ask()
 
     def reveal(self, measured: SupportsFloat | str) -> Outcome:
@@ -54,10 +94,35 @@ class PredictionWidget(VBox):
         Raises:
             CourseError: `measured` is not one number, or none of the choices.
         """
-        outcome = self.guess.reveal(measured)
+        value = self._number_of(measured)
+        self.outcome = outcome = self._outcome(value)
+        if outcome.correct is not None:
+            self._progress.score(self.name, str(value), outcome.correct)
         self.message.value = _result(alert, outcome)
         self._ask()
         return outcome
+
+    @property
+    def standing(self) -> str:
+        """A sentence with the prediction, if there is one."""
+        return "" if self.given is None else f"You predicted {self._reading}. Run the next cell to see."
+
+    @property
+    def instruction(self) -> str:
+        """The form of the answer: its unit and its required accuracy."""
+        if self.choices:
+            return "Choose one."
+        unit = f"Answer in {self.unit}" if self.unit else "Answer with a number"
+        near = f"; {100 * self.tolerance:g} % off is close enough." if self.tolerance else ", exactly."
+        return unit + near
+
+    def __repr__(self) -> str:
+        choices = [f"- {choice}" for choice in self.choices]
+        lines = [f"Predict: {self.prompt}", *choices, self.instruction, str(self.outcome or self.standing)]
+        return "\n".join(filter(None, [*lines, self._progress.notice]))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": repr(self)}  # as a cell's last value: `predict` has shown the widget
 
     def _typed(self, given: str) -> None:
         """Commit what was typed, or the text of the option that was picked."""
@@ -67,23 +132,56 @@ class PredictionWidget(VBox):
             self.message.value = alert("Not read.", str(problem))
 
     def _ask(self) -> None:
-        guess, about = self.guess, f"course-{self.model_id}"
-        given = guess.given or ""
-        if guess.choices:
-            choices = {choice: choice for choice in guess.choices}
-            fields = options(guess.instruction, choices, picked=[given], about=about)
+        about, given = f"course-{self.model_id}", self.given or ""
+        if self.choices:
+            fields = options(self.instruction, {one: one for one in self.choices}, picked=[given], about=about)
         else:
-            fields = f"<p>{inline(guess.instruction)}</p>" + number("Your prediction", unit=guess.unit, value=given)
-        locked = guess.given is not None or guess.outcome is not None
+            fields = f"<p>{inline(self.instruction)}</p>" + number("Your prediction", unit=self.unit, value=given)
+        locked = self.given is not None or self.outcome is not None
         ask = f"<form><fieldset disabled>{fields}</fieldset></form>" if locked else form("commit", fields, "Commit")
-        question = f'<div id="{about}">{markup(guess.question)}</div>'
+        question = f'<div id="{about}">{markup(self.prompt)}</div>'
         self.question.value = title("Predict", "before you run the next cell") + question + ask
 
-    def __repr__(self) -> str:
-        return self.guess.text()
+    def _number_of(self, measured: SupportsFloat | str) -> Fraction:
+        """Return what is stored: the number, or the position of the right choice."""
+        if self.choices:
+            if measured not in self.choices:
+                raise CourseError(
+                    f"{self.name}: {measured!r} is none of its choices. Give reveal() one of {list(self.choices)}."
+                )
+            return Fraction(self.choices.index(str(measured)))
+        try:
+            return Fraction(measured if isinstance(measured, int | Fraction) else float(measured))
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise CourseError(
+                f"{self.name}: a prediction is scored against one number, and this is {type(measured).__name__} "
+                f"({error}). Give reveal() one number, such as run.memory[0].peak_bytes."
+            ) from None
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self)}  # as a cell's last value: `predict` has shown the widget
+    @property
+    def _reading(self) -> str:
+        try:
+            return f"“{self.given}”" if self.choices else read(self.given or "", self.unit).text
+        except Unreadable:  # the question's unit has changed since, or the prediction was imported
+            return self.given or ""
+
+    def _outcome(self, measured: Fraction) -> Outcome:
+        """Return the outcome; `measured` is what `_number_of` returned, now or in an earlier kernel."""
+        if self.choices:
+            right = self.choices[int(measured) % len(self.choices)]  # the choices may have changed since
+            correct, found, why = self.given == right, f"“{right}”.", ""
+        else:
+            problem = Numeric(
+                prompt=self.prompt, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
+            )
+            feedback = problem.answer(self.given or "")
+            correct, found = feedback.correct, f"{write(measured, self.unit, rounded=self.tolerance > 0)}."
+            said = feedback.message.partition("\n")[0].strip()
+            why = "" if correct else f" {said}"
+        if self.given is None:
+            return Outcome(text=found)
+        score = "Right." if correct else "Off."
+        return Outcome(text=f"{found} You predicted {self._reading}. {score}{why}", correct=correct)
 
 
 def predict(
@@ -98,12 +196,11 @@ def predict(
         tolerance: the error that is still right, relative to the measured value; 0 asks for the exact number.
         choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
     """
-    guess = Guess(name, question, own_progress(), unit=unit, tolerance=tolerance, choices=choices)
-    widget = PredictionWidget(guess)
-    state = "not made yet" if guess.given is None else f"you predicted {guess.given}"
-    display_with_text(widget, title=guess.title, state=state, text=guess.text())
+    widget = PredictionWidget(name, question, own_progress(), unit=unit, tolerance=tolerance, choices=choices)
+    state = "not made yet" if widget.given is None else f"you predicted {widget.given}"
+    display_with_text(widget, title=f"Predict: {question}", state=state)
     return widget
 
 
 def _result(message: Callable[..., str], outcome: Outcome) -> str:
-    return message(HEADLINES[outcome.correct], outcome.text.removeprefix(f"{RESULT} "), tone=TONES[outcome.correct])
+    return message(HEADLINES[outcome.correct], outcome.text, tone=TONES[outcome.correct])

@@ -19,7 +19,7 @@ class QuizWidget(VBox):
     """A quiz being taken, which goes on from the answers that are stored.
 
     `sitting` is its state, `cards` are the questions. `earlier` is a sitting, too: the questions of earlier lessons
-    that come back, or None. Its repr is the quiz's text.
+    that come back, or None.
     """
 
     def __init__(self, quiz: Quiz, progress: Progress, *, earlier: Quiz | None = None) -> None:
@@ -52,28 +52,20 @@ class QuizWidget(VBox):
         bar = f'<progress max="{score.questions}" value="{score.right}" aria-label="{score}"></progress>'
         done = " ✓ Done." if score.done else ""
         state = f"<p>{bar} {score}.{done}</p>"
-        self.score.value = title("Quiz", self.sitting.quiz.title) + state + markup(self.notice)
+        self.score.value = title("Quiz", self.sitting.quiz.title) + state + markup(self._progress.notice)
 
-    @property
-    def notice(self) -> str:
-        """The fault of the learner's progress record; empty while there is none."""
-        return self._progress.notice
-
-    def text(self) -> str:
+    def __repr__(self) -> str:
         """Return the questions, and the score once there is one. The text gives no answer away."""
         parts = []
         for sitting in filter(None, [self.sitting, self.earlier]):
-            parts += [sitting.quiz.text(), f"{sitting.score}." if sitting.begun else ""]
-        return "\n\n".join(filter(None, [*parts, self.notice]))
+            parts += [str(sitting.quiz), f"{sitting.score}." if sitting.begun else ""]
+        return "\n\n".join(filter(None, [*parts, self._progress.notice]))
 
     def _ipython_display_(self) -> None:
         quiz, score = self.sitting.quiz, self.sitting.score
         unbegun = f"{len(quiz.questions)} questions"
         state = f"{'✓ ' * score.done}{score}" if self.sitting.begun else unbegun
-        display_with_text(self, title=f"Quiz: {quiz.title}", state=state, text=self.text())
-
-    def __repr__(self) -> str:
-        return self.text()
+        display_with_text(self, title=f"Quiz: {quiz.title}", state=state)
 
 
 class QuestionCard(Card):

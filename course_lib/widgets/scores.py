@@ -1,8 +1,9 @@
-"""The scoreboard: what each of the learner's own stages holds, sends and takes, a row for each."""
+"""The scoreboard: what each of the learner's own stages holds, sends and takes; and a page of all results."""
 
 from collections.abc import Mapping
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from ..data import TinyGPT, batch
 from ..errors import CourseError
 from ..meter import mark
 from ..planner import duration, size
-from ..progress import own_progress
+from ..progress import CourseMap, own_progress
+from ..syllabus import lessons
 from ..world import Run, World
 from ..zero import DataParallel, Stage1, Stage2, Stage3
 from .style import SHEET, inline, scrolled, title
@@ -131,3 +133,31 @@ def measures(run: Run) -> dict[str, float]:
         "sent_bytes": max(rank.sent_bytes for rank in run.comm),
         "seconds": max(rank.end - rank.start for rank in run.timeline),
     }
+
+
+class MyResults:
+    """The learner's results, with the forms that a notebook shows, and `save` to write them to a file."""
+
+    def __init__(self) -> None:
+        done = own_progress()
+        begun = [stop for stop in CourseMap(lessons(), done.summary()).stops if stop.done]
+        self.measured = Scoreboard(done.scores(), done.notice)
+        self.solved = [f"{stop.lesson.title}: {stop.done} of {len(stop.items)} exercises and quizzes" for stop in begun]
+
+    def _repr_html_(self) -> str:
+        solved = "".join(f"<li>{escape(line)}</li>" for line in self.solved)
+        return f"{self.measured._repr_html_()}<ul>{solved}</ul>"
+
+    def __repr__(self) -> str:
+        return "\n".join([repr(self.measured), *self.solved])
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to an HTML file."""
+        style = "font-family: sans-serif; max-width: 50em; margin: 2em auto; color: black; background: white"
+        head = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>ZeRO, built and measured</title>'
+        Path(path).write_text(f'{head}<body style="{style}">{self._repr_html_()}</body></html>', encoding="utf-8")
+
+
+def my_results() -> MyResults:
+    """Return a page of what you have measured and solved. As the last line of a cell it is shown."""
+    return MyResults()

@@ -54,11 +54,6 @@ def title(kind: str, name: str, level: int = 3) -> str:
     return f'<h{level}><span class="course-kind">{escape(kind)}</span> {inline(name)}</h{level}>'
 
 
-def chip(word: str, tone: str) -> str:
-    """Return a word in the colour of its `tone`: "right", "wrong" or "note"."""
-    return f'<strong class="course-chip course-{tone}">{escape(word)}</strong>'
-
-
 def alert(headline: str, message: str = "", *, tone: str = "note") -> str:
     """Return a message that is read out when it appears. Its `tone` ("right", "wrong", "note") chooses the colour.
 
@@ -71,7 +66,8 @@ def alert(headline: str, message: str = "", *, tone: str = "note") -> str:
 def note(headline: str, message: str = "", *, tone: str = "note") -> str:
     """Return the same message without the role: it is there from the start, and is not read out by itself."""
     first, *more = message.split("\n")
-    body = f"<p>{chip(headline, tone)} {inline(first)}</p>" + "".join(f"<p>{inline(line)}</p>" for line in more)
+    chip = f'<strong class="course-chip course-{tone}">{escape(headline)}</strong>'
+    body = f"<p>{chip} {inline(first)}</p>" + "".join(f"<p>{inline(line)}</p>" for line in more)
     return f'<div class="course-feedback course-{tone}">{body}</div>'
 
 
@@ -140,9 +136,9 @@ def number(label: str, *, unit: str, value: str) -> str:
     )
 
 
-def display_with_text(widget: Widget, *, title: str, state: str, text: str, style: str = SAVED) -> None:
-    """Display a widget after the card that stands in for it where it has no kernel; see `display_saved`."""
-    display_saved(title=title, state=state, text=text, style=style)
+def display_with_text(widget: Widget, *, title: str, state: str, style: str = SAVED) -> None:
+    """Display a widget after the card that stands in for it where it has no kernel, with its repr as the text."""
+    display_saved(title=title, state=state, text=repr(widget), style=style)
     display_raw(widget)
 
 

@@ -19,7 +19,7 @@ WORLDS = {
 
 
 class WorldPicker(VBox):
-    """Radio buttons for the kind of worlds that this notebook makes. `choose` does what a click does."""
+    """Radio buttons for the kind of worlds that this notebook makes."""
 
     def __init__(self) -> None:
         self.message = HTML(note("Now:", self.standing))
@@ -35,20 +35,18 @@ class WorldPicker(VBox):
         return f"`World(4)` makes ranks that are {kind}, from the next cell on."
 
     def choose(self, name: str) -> None:
-        """Choose "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
-
-        Raises:
-            CourseError: there is no such kind, or this machine does not support it.
-        """
+        """Do what a click does, as `choose_world` documents it."""
         self._set(name)
         self._show_choices()
 
     def show(self) -> None:
         """Show the choice, with a text for places that cannot show widgets."""
+        style = SAVED + LESSON  # the first card of a lesson has the style of all
+        display_with_text(self, title="Where ranks live", state="run this cell to choose", style=style)
+
+    def __repr__(self) -> str:
         calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
-        text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
-        heading, state, style = "Where ranks live", "run this cell to choose", SAVED + LESSON  # the first card
-        display_with_text(self, title=heading, state=state, text=text, style=style)
+        return f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
 
     def _show_choices(self) -> None:
         labels = WORLDS | {"nccl": f"{WORLDS['nccl']} ({torch.cuda.device_count()} here)"}

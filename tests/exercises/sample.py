@@ -73,6 +73,13 @@ def odd(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def gathered(x: torch.Tensor) -> list[torch.Tensor]:
+    """Return `x` of all ranks."""
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return parts
+
+
 def draw_doubled(rng: random.Random, number: int) -> Case:
     numbers = [rng.randint(1, 99) for _ in range(3 + number)]
     return Case(world_size=0, args=lambda rank: (list(numbers),), what=f"{len(numbers)} numbers")

@@ -18,7 +18,7 @@ from course_lib.exercises import Case, Exercise, Mistake, Verdict, get, names
 from course_lib.exercises.checking import cases, check, observe
 from course_lib.exercises.checking.findings import Cost
 from course_lib.exercises.registry import REMOVED
-from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
+from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, gathered, mean, sum_for_mean
 
 
 def only(verdict: Verdict) -> Any:
@@ -62,8 +62,7 @@ def test_a_case_without_ranks_is_run_once() -> None:
 
 def test_another_order_of_summation_is_not_wrong() -> None:
     def sum_by_hand(x: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
+        parts = gathered(x)
         return sum((part / len(parts) for part in reversed(parts)), torch.zeros_like(x))
 
     assert changed(MEAN, rules=()).check(sum_by_hand).status == "passed"
@@ -174,9 +173,7 @@ def test_a_solution_that_prints_nothing_is_not_said_to_print() -> None:
 
 def test_where_values_are_wrong_the_rules_decide_between_mistakes_that_give_the_same() -> None:
     def by_gathering(x: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.stack(parts).sum(0)
+        return torch.stack(gathered(x)).sum(0)
 
     gathers = Mistake(id="gathers", message="You gather. Next: Reduce.", solution=by_gathering)
     wrong_everywhere = changed(MEAN, draw=lambda rng, number: draw_mean(rng, 2))  # on one rank a sum is the mean
@@ -188,12 +185,7 @@ def test_where_values_are_wrong_the_rules_decide_between_mistakes_that_give_the_
 
 
 def test_a_rule_is_checked_besides_the_values() -> None:
-    def by_gathering(x: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.stack(parts).mean(0)
-
-    verdict = MEAN.check(by_gathering)
+    verdict = MEAN.check(lambda x: torch.stack(gathered(x)).mean(0))
 
     assert (verdict.status, verdict.mistake) == ("failed", None)
     assert only(verdict).observed == "rank 0 called all_gather."
@@ -502,7 +494,7 @@ def test_the_learners_function_runs_once_on_each_case(monkeypatch: pytest.Monkey
         ran.append(case)
         return observe.observe(exercise, solution, case, world)
 
-    monkeypatch.setattr(check, "observe", observed)
+    monkeypatch.setattr(cases, "observe", observed)
 
     assert MEAN.check(sum_for_mean).mistake == "sum-for-mean"
     assert len(set(ran)) == len(ran) > 2  # on the smallest case that fails, too, and on those of the diagnosis
@@ -567,19 +559,7 @@ def test_a_removed_exercise_says_what_to_do_with_its_cell(name: str) -> None:
     assert name not in names()
 
 
-def test_the_course_knows_its_exercises() -> None:
-    assert get("ranks.hello").cell.startswith('@exercise("ranks.hello")\ndef hello')
-
-
 def test_the_solution_is_shown_under_the_learners_name() -> None:
     assert MEAN.cell.startswith('@exercise("sample.mean")\ndef mean(x: torch.Tensor)')
     assert MEAN.solution.startswith("def mean(x: torch.Tensor)")
     assert "dist.all_reduce(total)" in MEAN.solution
-
-
-def test_a_case_is_drawn_anew_each_time_and_always_the_same() -> None:
-    case: Case = draw_mean(random.Random(1), 0)
-    (first,), (second,) = case.args(0), case.args(0)
-
-    assert first is not second
-    assert torch.equal(first, second)

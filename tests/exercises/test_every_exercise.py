@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from course_lib.exercises import Exercise, Mistake, Verdict, get, names
-from course_lib.exercises.checking import check, diagnose
+from course_lib.exercises.checking import cases, diagnose
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.observe import recall
 
@@ -63,7 +63,7 @@ def verdict_of(exercise: Exercise, mistake: Mistake, seed: int, monkeypatch: pyt
     monkeypatch.setattr(diagnose, "SECONDS", 0.0)
     if SEEDS > 1:
         return exercise.check(mistake.solution, seed=seed)
-    monkeypatch.setattr(check, "observe", recall)
+    monkeypatch.setattr(cases, "observe", recall)
     for count in range(1, exercise.case_count + 1):
         monkeypatch.setattr(exercise, "case_count", count)
         verdict = exercise.check(mistake.solution, seed=seed)

@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import World
 from course_lib.exercises import Case, Exercise, get
-from course_lib.exercises.form.prose import paragraphs, prose
+from course_lib.exercises.form.source import paragraphs, prose
 
 
 def declared() -> Exercise:

@@ -42,9 +42,10 @@ def test_no_pair_is_named_if_one_of_two_mistakes_is_unknown() -> None:
 
 def test_no_pair_is_tried_where_nobody_waits_because_values_are_not_compared_then() -> None:
     exercise = changed(MEAN, mistakes=[], pairs=MEAN.mistakes)
-    unwaited: Any = SimpleNamespace(yours=SimpleNamespace(warnings=("rank 0 never waited for all_reduce #1.",)))
+    unwaited = SimpleNamespace(yours=SimpleNamespace(warnings=("rank 0 never waited for all_reduce #1.",)))
+    runs: Any = SimpleNamespace(exercise=exercise, solution=mean, trial=lambda case: unwaited)
 
-    assert diagnose.diagnose(exercise, mean, [Case(world_size=2, args=lambda rank: ())], lambda case: unwaited) is None
+    assert diagnose.diagnose(runs, [Case(world_size=2, args=lambda rank: ())]) is None
 
 
 def test_a_pair_is_each_two_edits_that_go_together_once() -> None:

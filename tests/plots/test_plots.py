@@ -9,6 +9,7 @@ from html import unescape
 from itertools import pairwise
 from operator import itemgetter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -60,20 +61,12 @@ SVG = "http://www.w3.org/2000/svg"
 RING = [[0, 12_800_000, 0], [0, 0, 12_800_000], [12_800_000, 0, 0]]
 
 
-@dataclass(frozen=True)
-class Interval:
-    start: float
-    end: float
+def interval(start, end, **about):
+    return SimpleNamespace(start=start, end=end, **about)
 
 
-@dataclass(frozen=True)
-class Call:
-    op: str
-
-
-@dataclass(frozen=True)
-class CallInterval(Interval):
-    call: Call = Call("all_reduce")
+def in_flight(start, end, op="all_reduce"):
+    return interval(start, end, call=SimpleNamespace(op=op))
 
 
 @dataclass(frozen=True)
@@ -84,29 +77,13 @@ class Lane:
     overlap: float | None = 0.25
     start: float = 0.0
     end: float = 0.4
-    computed: list[Interval] = field(default_factory=lambda: [Interval(0, 0.1), Interval(0.3, 0.4)])
-    waited_for_peers: list[Interval] = field(default_factory=lambda: [Interval(0.1, 0.2)])
-    waited_for_bytes: list[Interval] = field(default_factory=lambda: [Interval(0.2, 0.3)])
-    in_flight: list[CallInterval] = field(default_factory=lambda: [CallInterval(0.2, 0.35)])
+    computed: list[Any] = field(default_factory=lambda: [interval(0, 0.1), interval(0.3, 0.4)])
+    waited_for_peers: list[Any] = field(default_factory=lambda: [interval(0.1, 0.2)])
+    waited_for_bytes: list[Any] = field(default_factory=lambda: [interval(0.2, 0.3)])
+    in_flight: list[Any] = field(default_factory=lambda: [in_flight(0.2, 0.35)])
 
     def __str__(self) -> str:
         return f"rank {self.rank} in words"
-
-
-@dataclass(frozen=True)
-class Moment:
-    seconds: float
-    by_category: dict[str, int]
-    holdings: tuple[()] = ()
-
-
-@dataclass(frozen=True)
-class Change:
-    seconds: float
-    deltas: dict[str, int]
-    highest_bytes: int
-    operator: str = "mm"
-    line: None = None
 
 
 class Memory:
@@ -120,14 +97,13 @@ class Memory:
             again: label and millisecond of a mark that is used again later.
             marks: the millisecond by label.
         """
-        moments = [
-            Moment(step / 1000, {"parameters": parameters, "activations": activations})
-            for step, (parameters, activations) in enumerate(held)
-        ]
-        self.timeline = [
-            Change(step / 1000, {"parameters": after[0] - before[0], "activations": after[1] - before[1]}, sum(after))
-            for step, (before, after) in enumerate(pairwise([(0, 0), *held]))
-        ]
+        names = ("parameters", "activations")
+        moments = [SimpleNamespace(by_category=dict(zip(names, each, strict=True)), holdings=()) for each in held]
+        self.timeline = []
+        for step, (before, after) in enumerate(pairwise([(0, 0), *held])):
+            deltas = {name: b - a for name, a, b in zip(names, before, after, strict=True)}
+            made = {"operator": "mm", "line": None}
+            self.timeline.append(SimpleNamespace(seconds=step / 1000, deltas=deltas, highest_bytes=sum(after), **made))
         self.at_peak = max(moments, key=lambda moment: sum(moment.by_category.values()), default=None)
         self.peak_bytes = max(map(sum, held), default=0)
         self.by_category = moments[-1].by_category if moments else {}
@@ -136,15 +112,11 @@ class Memory:
         self.marked = tuple((label, (step + 0.5) / 1000) for label, step in in_order)  # after that change
 
 
-@dataclass(frozen=True)
-class Training:
-    """A run as `compare_memory` reads it."""
-
-    memory: list[Memory]
-
-
 MEMORIES = [Memory((100, 0), (100, 50), (100, 0), forward=1), Memory((100, 0), (100, 20), (90, 0))]
-RUNS = [Training(MEMORIES), Training([Memory((100, 0), (60, 0), (60, 20), (60, 0), start=0, forward=2)])]
+RUNS = [
+    SimpleNamespace(memory=MEMORIES),
+    SimpleNamespace(memory=[Memory((100, 0), (60, 0), (60, 20), (60, 0), start=0, forward=2)]),
+]
 SHARDS = [("weight", 10, [(0, 0, 5), (1, 5, 10)]), ("bias", 4, [(0, 0, 4), (1, 0, 4)])]
 PICTURES = {
     "comm": lambda: plot_comm(RING),
@@ -187,7 +159,7 @@ def rects(svg, colour):
     """Left, top, width and height of the rectangles in that colour, without those of the legend."""
     found = (element.attrib for element in ET.fromstring(svg).iter(f"{{{SVG}}}rect"))
     boxes = [[float(a[side]) for side in ("x", "y", "width", "height")] for a in found if a["fill"] == colour]
-    return [box for box in boxes if box[2:] not in ([12, 12], [12, 4])]
+    return [box for box in boxes if box[2:] != [12, 12]]
 
 
 # Every figure
@@ -381,7 +353,7 @@ def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers() -> None:
 
 
 def test_the_time_chart_says_who_waits_and_what_is_hidden() -> None:
-    idle = Lane(1, overlap=0.5, waited_for_peers=[Interval(0.1, 0.11)])
+    idle = Lane(1, overlap=0.5, waited_for_peers=[interval(0.1, 0.11)])
     picture = plot_timeline([Lane(0), idle])
     assert picture.caption == (
         "Rank 0 waited longest for the others (100 ms), rank 1 least (10 ms). The rank that waits least is usually the "
@@ -395,24 +367,24 @@ def test_the_time_chart_says_who_waits_and_what_is_hidden() -> None:
 
 
 def test_the_time_chart_names_the_calls_whose_bytes_move() -> None:
-    calls = [CallInterval(0.1, 0.2, Call("reduce_scatter")), CallInterval(0.3, 0.4, Call("all_gather"))]
+    calls = [in_flight(0.1, 0.2, "reduce_scatter"), in_flight(0.3, 0.4, "all_gather")]
     assert {"reduce_scatter", "all_gather"} <= texts(plot_timeline([Lane(0, in_flight=calls)]).svg)
 
 
 def test_calls_of_one_name_in_a_row_are_named_once() -> None:
-    calls = [CallInterval(at / 10, at / 10 + 0.05) for at in range(4)]
+    calls = [in_flight(at / 10, at / 10 + 0.05) for at in range(4)]
     assert plot_timeline([Lane(0, in_flight=calls)]).svg.count(">all_reduce<") == 1
 
 
 def test_a_call_is_named_again_after_one_whose_name_has_no_room() -> None:
     called = [(0.1, "reduce_scatter"), (0.13, "all_gather"), (0.6, "reduce_scatter")]
-    calls = [CallInterval(start, start + 0.02, Call(op)) for start, op in called]
+    calls = [in_flight(start, start + 0.02, op) for start, op in called]
     svg = plot_timeline([Lane(0, in_flight=calls, end=0.7)]).svg
     assert (svg.count(">reduce_scatter<"), svg.count(">all_gather<")) == (2, 0)
 
 
 def test_neighbouring_calls_of_different_names_have_no_name() -> None:
-    calls = [CallInterval(0.1, 0.2, Call("send")), CallInterval(0.2, 0.3, Call("recv"))]
+    calls = [in_flight(0.1, 0.2, "send"), in_flight(0.2, 0.3, "recv")]
     assert not {"send", "recv"} & texts(plot_timeline([Lane(0, in_flight=calls)]).svg)
 
 
@@ -452,7 +424,7 @@ def test_a_part_of_the_run_fills_the_chart() -> None:
 
 
 def test_a_long_run_does_not_make_a_heavy_figure() -> None:
-    steps = [Interval(step / 1000, (step + 0.5) / 1000) for step in range(5000)]
+    steps = [interval(step / 1000, (step + 0.5) / 1000) for step in range(5000)]
     assert len(plot_timeline([Lane(0, computed=steps, end=5)]).svg) < 100_000
 
 
@@ -594,7 +566,7 @@ def test_runs_without_the_mark_are_refused() -> None:
 
 
 def test_a_run_that_held_nothing_is_an_empty_bar() -> None:
-    assert compare_memory({"idle": Training([Memory()])}).text == "idle: 0 bytes: nothing"
+    assert compare_memory({"idle": SimpleNamespace(memory=[Memory()])}).text == "idle: 0 bytes: nothing"
 
 
 def test_most_of_other_is_named_where_no_category_is_larger() -> None:
@@ -606,7 +578,7 @@ def test_most_of_other_is_named_where_no_category_is_larger() -> None:
     memory.at_peak = SimpleNamespace(by_category={"parameters": 50, "other": 65}, holdings=[small, scores])
     named = " Most of “other”: 2 x float32 [4, 4], made by softmax, 60 bytes."
     assert plot_memory([memory]).caption.endswith(named)
-    assert compare_memory({"one": Training([memory])}).caption.endswith(named)
+    assert compare_memory({"one": SimpleNamespace(memory=[memory])}).caption.endswith(named)
     memory.at_peak.by_category["parameters"] = 66
     assert "Most of" not in plot_memory([memory]).caption
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.plots import curve, table
-from course_lib.plots.canvas import INK, MEMBERS, ticks
+from course_lib.plots.canvas import INK, MEMBERS
 
 
 def test_a_table_aligns_numbers_and_separates_thousands() -> None:
@@ -78,11 +78,3 @@ def test_tensors_are_numbers_too() -> None:
 def test_lines_without_a_number_for_each_place_are_refused(lines) -> None:
     with pytest.raises(ValueError, match="Give at least one line, with a number for each place"):
         curve(lines)
-
-
-@pytest.mark.parametrize(
-    ("highest", "expected"),
-    [(0, [0]), (4, [0, 1, 2, 3, 4]), (150, [0, 50, 100, 150]), (0.9, [0, 0.5]), (7, [0, 2, 4, 6])],
-)
-def test_ticks_are_round(highest, expected) -> None:
-    assert ticks(highest) == expected

@@ -187,9 +187,8 @@ def test_a_question_that_cannot_draw_anything_new_says_so() -> None:
 
 
 def test_the_text_of_a_quiz_is_stable() -> None:
-    assert QUIZ.text() == repr(QUIZ) == str(QUIZ)
     assert (
-        QUIZ.text()
+        repr(QUIZ)
         == """\
 Quiz: Ranks & shards
 

@@ -1,31 +1,23 @@
 """A prediction: committed before the run, locked, scored against what the run measured."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
-from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 from course_lib import CourseError, predict
 from course_lib.progress import Progress
 from course_lib.quizzes.quantities import Unreadable
-from course_lib.widgets.guess import Guess
 from course_lib.widgets.prediction import PredictionWidget
 from tests.widgets.test_card import click
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture
-def progress(tmp_path: Path) -> Progress:
-    return Progress(tmp_path / "progress.sqlite3")
-
-
-def peak(progress: Progress) -> Guess:
-    return Guess("zero1.peak", "How much does rank 0 hold at its peak?", progress, unit="MB")
+def peak(progress: Progress) -> PredictionWidget:
+    return PredictionWidget("zero1.peak", "How much does rank 0 hold at its peak?", progress, unit="MB")
 
 
 # What is predicted
@@ -61,7 +53,7 @@ def test_a_wrong_prediction_is_told_why(progress: Progress, given: str, told: st
 def test_a_result_has_three_digits_unless_it_is_asked_exactly(
     progress: Progress, tolerance: float, written: str
 ) -> None:
-    guess = Guess("zero1.peak", "How much?", progress, unit="MB", tolerance=tolerance)
+    guess = PredictionWidget("zero1.peak", "How much?", progress, unit="MB", tolerance=tolerance)
     assert repr(guess.reveal(16_384_100)) == f"Result: {written}."
 
 
@@ -75,7 +67,7 @@ def test_the_first_prediction_is_locked(progress: Progress) -> None:
 
 
 def test_what_comes_after_the_measurement_is_no_prediction(progress: Progress) -> None:
-    widget = PredictionWidget(peak(progress))
+    widget = peak(progress)
     widget.reveal(992e6)
     with pytest.raises(CourseError, match=r"zero1.peak has been measured already, and 992 would no longer be"):
         widget.commit("992")
@@ -107,13 +99,13 @@ def test_prediction_and_score_are_found_again(progress: Progress) -> None:
     again = peak(progress)
 
     assert again.outcome == guess.outcome
-    assert repr(again.outcome).removeprefix("Result: ") in PredictionWidget(again).message.value
-    assert locked(PredictionWidget(again))
+    assert repr(again.outcome).removeprefix("Result: ") in again.message.value
+    assert locked(again)
 
 
 @pytest.mark.parametrize("measured", [12, 12.0, Fraction(12), torch.tensor(12), torch.tensor(12.0)])
 def test_any_kind_of_number_can_be_measured(progress: Progress, measured: float) -> None:
-    guess = Guess("start.sum", "What is the sum?", progress, tolerance=0)
+    guess = PredictionWidget("start.sum", "What is the sum?", progress, tolerance=0)
     guess.commit(12)
     assert guess.reveal(measured).correct
 
@@ -126,7 +118,7 @@ def test_what_is_not_one_number_is_refused(progress: Progress, measured: object)
 
 def test_how_exact_it_must_be_is_said(progress: Progress) -> None:
     assert peak(progress).instruction == "Answer in MB; 10 % off is close enough."
-    assert Guess("a", "b", progress, tolerance=0).instruction == "Answer with a number, exactly."
+    assert PredictionWidget("a", "b", progress, tolerance=0).instruction == "Answer with a number, exactly."
 
 
 # One of several choices
@@ -134,8 +126,8 @@ def test_how_exact_it_must_be_is_said(progress: Progress) -> None:
 CHOICES = ("It grows", "It stays: `grad` is reused", "2Ψ bytes go")
 
 
-def change(progress: Progress) -> Guess:
-    return Guess("zero2.peak", "What happens to the peak?", progress, choices=CHOICES)
+def change(progress: Progress) -> PredictionWidget:
+    return PredictionWidget("zero2.peak", "What happens to the peak?", progress, choices=CHOICES)
 
 
 def test_a_choice_is_right_or_wrong_and_found_again(progress: Progress) -> None:
@@ -162,7 +154,7 @@ def test_only_the_choices_can_be_predicted_and_revealed(progress: Progress) -> N
 
 
 def test_a_choice_is_picked_and_committed(progress: Progress) -> None:
-    widget = PredictionWidget(change(progress))
+    widget = change(progress)
     assert widget.question.value.count('<input type="radio"') == 3
     assert "It stays: <code>grad</code> is reused" in widget.question.value
     click(widget.children[1], "commit")
@@ -181,7 +173,7 @@ def locked(widget: PredictionWidget) -> bool:
 
 
 def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
-    widget = PredictionWidget(peak(progress))
+    widget = peak(progress)
     click(widget.children[1], "commit", answer="lots")
     assert "<code>lots</code> cannot be read as a number." in widget.message.value
     assert not locked(widget)
@@ -197,7 +189,7 @@ def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
 
 
 def test_the_call_does_what_the_button_does(progress: Progress) -> None:
-    widget = PredictionWidget(peak(progress))
+    widget = peak(progress)
     widget.commit(980)
     assert 'value="980"' in widget.question.value
     assert locked(widget)
@@ -211,13 +203,13 @@ def test_as_the_last_value_of_a_cell_it_is_text_and_no_second_field(progress: Pr
 
 
 def test_the_field_has_its_label(progress: Progress) -> None:
-    assert "<label>Your prediction in MB <input" in PredictionWidget(peak(progress)).question.value
-    assert "<label>Your prediction <input" in PredictionWidget(Guess("a", "b", progress)).question.value
+    assert "<label>Your prediction in MB <input" in peak(progress).question.value
+    assert "<label>Your prediction <input" in PredictionWidget("a", "b", progress).question.value
 
 
 def test_a_prediction_that_cannot_be_stored_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    widget = PredictionWidget(peak(Progress(tmp_path / "file" / "progress.sqlite3")))
+    widget = peak(Progress(tmp_path / "file" / "progress.sqlite3"))
     click(widget.children[1], "commit", answer="980")
     assert "Progress cannot be stored in" in widget.message.value
 
@@ -228,14 +220,9 @@ def test_a_cell_shows_the_field_and_its_text(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_with_no_prediction_made() -> None:
-    cells = [
-        "from course_lib import predict",
-        'guess = predict("test.run-all", "What is `6 * 7`?")',
-        "guess.reveal(6 * 7)",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, kernel_name="python3", timeout=60).execute(cwd=str(ROOT))
+def test_a_notebook_runs_with_no_prediction_made(executed: Callable[..., NotebookNode]) -> None:
+    guess = 'guess = predict("test.run-all", "What is `6 * 7`?")'
+    notebook = executed("from course_lib import predict", guess, "guess.reveal(6 * 7)")
     (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
 
     assert still.data["text/plain"] == "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough."

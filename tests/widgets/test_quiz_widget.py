@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 import pytest
 from ipywidgets import Widget
-from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 from course_lib.progress import Progress
 from course_lib.quizzes import Choice, Numeric, Option, Question, Quiz
@@ -16,13 +17,6 @@ from course_lib.widgets.style import alert, inline, markup
 from tests.progress.test_progress import answer
 from tests.quizzes.sample_quiz import QUIZ, secrets
 from tests.widgets.test_card import click, text
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def progress(tmp_path: Path) -> Progress:
-    return Progress(tmp_path / "progress.sqlite3")
 
 
 @pytest.fixture
@@ -163,7 +157,7 @@ def all_models(widget: Widget) -> list[Widget]:
 
 def test_the_repr_is_the_text_of_the_quiz(widget: QuizWidget) -> None:
     click(widget.cards[0], "check")
-    assert repr(widget) == QUIZ.text()
+    assert repr(widget) == repr(QUIZ)
 
 
 # What was answered before
@@ -192,7 +186,7 @@ def test_a_quiz_goes_on_where_it_was_left(progress: Progress) -> None:
     assert "✗ Not yet. 1 missing." in text(after.cards[1].feedback)
     assert all("Try again" in text(card.feedback) for card in after.cards)
     assert "1 of 4 right." in text(after.score)
-    assert repr(after) == f"{QUIZ.text()}\n\n1 of 4 right."
+    assert repr(after) == f"{QUIZ}\n\n1 of 4 right."
 
 
 def test_what_is_there_from_the_start_is_not_read_out(progress: Progress) -> None:
@@ -203,7 +197,7 @@ def test_what_is_there_from_the_start_is_not_read_out(progress: Progress) -> Non
 def test_an_answer_to_a_question_that_has_changed_is_left_out(progress: Progress) -> None:
     for question in ("adam-bytes", "dropped-question"):
         answer(progress, "sample", question, reading="7 loaves", correct=True)
-    assert repr(QuizWidget(QUIZ, progress)) == QUIZ.text()
+    assert repr(QuizWidget(QUIZ, progress)) == repr(QUIZ)
 
 
 def test_questions_of_earlier_lessons_stand_below_and_are_kept_apart(progress: Progress) -> None:
@@ -218,7 +212,7 @@ def test_questions_of_earlier_lessons_stand_below_and_are_kept_apart(progress: P
     assert progress.first_answers("sample") == {}
     again = QuizWidget(QUIZ, progress, earlier=earlier)
     assert "✓ Right." in text(again.children[-1].feedback)
-    assert repr(again) == f"{QUIZ.text()}\n\n{earlier.text()}\n\n1 of 1 right."
+    assert repr(again) == f"{QUIZ}\n\n{earlier}\n\n1 of 1 right."
 
 
 def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
@@ -232,15 +226,11 @@ def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_saved_notebook_shows_the_questions_and_no_answer() -> None:
+def test_a_saved_notebook_shows_the_questions_and_no_answer(executed: Callable[..., NotebookNode]) -> None:
     imports = "from course_lib.progress import Progress\nfrom course_lib.widgets.quiz_widget import QuizWidget\n"
-    source = f"{imports}from tests.quizzes.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    place = {"metadata": {"path": ROOT}}
-    NotebookClient(notebook, timeout=60, kernel_name="python3", resources=place).execute()
-
+    notebook = executed(f"{imports}from tests.quizzes.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())")
     still, alive = (output.data for output in notebook.cells[0].outputs)
-    assert still["text/plain"] == QUIZ.text()
+    assert still["text/plain"] == repr(QUIZ)
     title, state = "<strong>Quiz: Ranks &amp; shards</strong>", '<span class="course-state">4 questions</span>'
     assert still["text/html"].startswith(f'<div class="course-saved"><p>{title} {state}</p><p>To go on, run')
     assert "application/vnd.jupyter.widget-view+json" in alive

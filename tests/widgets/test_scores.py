@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from course_lib import CourseError, World, mark, my_results, scoreboard
 from course_lib.progress import Progress
-from course_lib.widgets import results, scores
+from course_lib.widgets import scores
 from course_lib.widgets.scores import Scoreboard, measures
 from course_lib.widgets.scores import of_the_course as OF_THE_COURSE
 
@@ -22,8 +22,7 @@ GOALS = {"ZeRO-1": {"held_bytes": 16_000, "peak_bytes": 20_000, "sent_bytes": 6_
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
     monkeypatch.setattr(scores, "of_the_course", lambda: {})
     progress = Progress(tmp_path / "progress.sqlite3")
-    for module in (scores, results):
-        monkeypatch.setattr(module, "own_progress", lambda: progress)
+    monkeypatch.setattr(scores, "own_progress", lambda: progress)
     return progress
 
 

@@ -1,8 +1,8 @@
-"""The process that checks what a notebook handed in: `python -m course_lib.commands.grading.checker`.
+"""What a notebook handed in: `capture` packs it in the notebook's kernel, and a process of its own checks it.
 
-Its standard input is a connection. It receives JSON: a token, and a name and a file for each function. It sends the
-token with an empty answer once it is ready, then the token with the fields of a `Grade` for each function. What a
-checked function writes there lacks the token.
+The process is `python -m course_lib.commands.grading.checker`. Its standard input is a connection. It receives JSON: a
+token, and a name and a file for each function. It sends the token with an empty answer once it is ready, then the token
+with the fields of a `Grade` for each function. What a checked function writes there lacks the token.
 """
 
 import json
@@ -13,6 +13,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ... import exercises
+from ...world import pickled
+
+
+def capture(name: str, file: str) -> None:
+    """Pack the latest solution of an exercise, with everything it uses. Runs in the notebook's kernel.
+
+    Raises:
+        CourseError: there is no such exercise, or nothing was handed in.
+    """
+    from ...widgets import exercise  # the process that checks does without widgets
+
+    Path(file).write_bytes(pickled(exercise(name).attempt.solution))
 
 
 def main() -> None:

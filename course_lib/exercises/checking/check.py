@@ -6,10 +6,9 @@ solution cannot change the expected results.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -17,14 +16,14 @@ from typing import Any
 from ...meter import Replay
 from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Mistake, Solution
-from .cases import draw, redraw, smallest
+from .cases import Runs, draw, redraw, smallest
 from .compare import broken_rules, differences, findings
 from .diagnose import SECONDS, contradicted, diagnose
+from .failures import misfit, unattempted
 from .findings import Cost, Finding, Verdict
-from .observe import Observation, RunCase, Trial, film, observe, recall
+from .observe import Observation, Trial, film
 from .plain import Opaque, leaves
 from .rules import sent_bytes
-from .unready import misfit, unattempted
 from .where import first_wrong_call
 
 OnCase = Callable[[int, int], object]
@@ -60,8 +59,8 @@ class Exercise(Declaration):
             return replace(verdict, findings=(problem,))
         with put_off() as late:  # a run checks this list for an earlier interrupt
             try:
-                run = _runs(self, solution, world)
-                return _compared(replace(verdict, case_count=len(cases)), self, solution, cases, run, world, on_case)
+                runs = Runs(self, solution, world)
+                return _compared(replace(verdict, case_count=len(cases)), runs, cases, on_case)
             finally:
                 late.clear()  # handled: the check has ended, and reports how far it got
 
@@ -71,39 +70,18 @@ class Exercise(Declaration):
         return {"Yours": film(self, solution, case), "The reference's": film(self, self.reference, case)}
 
 
-def _runs(exercise: Declaration, solution: Solution, world: World | None) -> RunCase:
-    """Return what runs the learner's function on a case, once for each case. Nothing else in a check runs it."""
-
-    @functools.cache
-    def run(case: Case) -> Trial:
-        expected = recall(exercise, exercise.reference, case, world)
-        with _bound_to_its_name(solution):
-            yours = observe(exercise, solution, case, world)
-        return Trial(exercise=exercise, case=case, expected=expected, yours=yours)
-
-    return run
-
-
-def _compared(
-    verdict: Verdict,
-    exercise: Declaration,
-    solution: Solution,
-    cases: list[Case],
-    run: RunCase,
-    world: World | None,
-    on_case: OnCase,
-) -> Verdict:
+def _compared(verdict: Verdict, runs: Runs, cases: list[Case], on_case: OnCase) -> Verdict:
     """Run the solution on one case after the other, up to the first whose results differ.
 
     A trial that only breaks a rule counts if no later one differs: wrong numbers are reported first.
     """
     failed: tuple[Trial, list[Finding]] | None = None
     try:
-        problem = _unfit(exercise, cases, world)
+        problem = _unfit(runs, cases)
         if problem is not None:
             return replace(verdict, findings=(problem,))
         for number, case in enumerate(cases, 1):
-            trial = run(case)
+            trial = runs.trial(case)
             verdict = replace(verdict, cases_tried=number)
             found = differences(trial)
             if found:
@@ -115,10 +93,10 @@ def _compared(
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
-        yours, expected = _costs([run(case) for case in cases])
-        output = run(cases[0]).yours.output
+        yours, expected = _costs([runs.trial(case) for case in cases])
+        output = runs.trial(cases[0]).yours.output
         return replace(verdict, status="passed", output=output, cost=yours, reference_cost=expected)
-    return _explained(verdict, *failed, solution, cases, run, world)
+    return _explained(verdict, *failed, runs, cases)
 
 
 def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
@@ -140,30 +118,22 @@ def _cost(observations: list[Observation], seconds: float = 1.0) -> Cost:
     )
 
 
-def _explained(
-    verdict: Verdict,
-    trial: Trial,
-    found: list[Finding],
-    solution: Solution,
-    cases: list[Case],
-    run: RunCase,
-    world: World | None,
-) -> Verdict:
+def _explained(verdict: Verdict, trial: Trial, found: list[Finding], runs: Runs, cases: list[Case]) -> Verdict:
     """Return the verdict on the smallest case that fails, with the cause if known mistakes explain it."""
     mistake = None
     if not trial.yours.timed_out:
         with suppress(KeyboardInterrupt):  # report what is known so far
-            if world is None:
-                trial, found = smallest(trial, found, run)
-            mistake = diagnose(trial.exercise, solution, [trial.case, *cases], run, world)
+            if runs.world is None:
+                trial, found = smallest(trial, found, runs.trial)
+            mistake = diagnose(runs, [trial.case, *cases])
             if mistake is None and not found[0].likely and not trial.yours.warnings and differences(trial):
-                if world is None and any(trial.yours.calls):
-                    found = [first_wrong_call(found[0], trial, solution), *found[1:]]
+                if runs.world is None and any(trial.yours.calls):
+                    found = [first_wrong_call(found[0], trial, runs.solution), *found[1:]]
                 if trial.yours.error is None:
-                    found = [_beside_right_cases(found[0], cases, run), *found[1:]]
+                    found = [_beside_right_cases(found[0], runs, cases), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
-        alike = sure and contradicted(mistake, solution)
+        alike = sure and contradicted(mistake, runs.solution)
         sure = sure and not alike
         known = _same_result(found[0], mistake) if alike else _caused(found[0], mistake, sure)
         found = [known, *found[1:]]
@@ -192,26 +162,26 @@ def _same_result(finding: Finding, mistake: Mistake) -> Finding:
     return replace(finding, likely="", perhaps=perhaps, action="Find what has the same effect in your code.")
 
 
-def _beside_right_cases(finding: Finding, cases: list[Case], run: RunCase) -> Finding:
+def _beside_right_cases(finding: Finding, runs: Runs, cases: list[Case]) -> Finding:
     """Return `finding` with some cases that are right: what is different in them leads to the cause."""
     end, right = time.process_time() + SECONDS, list[str]()
     for case in cases:
         if len(right) == 2 or time.process_time() > end:
             break
-        if case.about not in right and not findings(run(case)):
+        if case.about not in right and not findings(runs.trial(case)):
             right.append(case.about)
     more = f" Right with {' and with '.join(right)}." if right else ""
     return replace(finding, observed=finding.observed + more)
 
 
-def _unfit(exercise: Declaration, cases: list[Case], world: World | None) -> Finding | None:
+def _unfit(runs: Runs, cases: list[Case]) -> Finding | None:
     """Run the reference on each case. Return a finding if it failed, so that there is nothing to compare with."""
     for case in cases:
-        expected = recall(exercise, exercise.reference, case, world)
+        expected = runs.recall(runs.exercise.reference, case)
         if expected.error is not None:
             return _failed_here(case, expected)
         opaque = [leaf for value in expected.values for leaf in leaves(value) if isinstance(leaf, Opaque)]
-        assert not opaque, f"{exercise.name}: the reference gives {opaque[0]}, which no check can compare"
+        assert not opaque, f"{runs.exercise.name}: the reference gives {opaque[0]}, which no check can compare"
     return None
 
 
@@ -225,24 +195,6 @@ def _failed_here(case: Case, expected: Observation) -> Finding:
         f"{' If this comes back, restart the kernel.' * ran}",
         technical=True,
     )
-
-
-@contextmanager
-def _bound_to_its_name(solution: Solution) -> Iterator[None]:
-    """Bind the solution to its name while it runs, so that a recursive function calls itself.
-
-    Its name may still belong to the reference, from an earlier run of the cell: then the reference would be checked.
-    """
-    name, variables = getattr(solution, "__name__", ""), getattr(solution, "__globals__", {})
-    bound = getattr(solution, "__qualname__", "") == name and name in variables
-    before = variables[name] if bound else None
-    if bound:
-        variables[name] = solution
-    try:
-        yield
-    finally:
-        if bound:
-            variables[name] = before
 
 
 def _stopped(verdict: Verdict) -> Finding:

@@ -20,34 +20,31 @@ from math import inf
 from typing import Any
 
 from ...errors import CourseError
-from ...world import RankError, RankReport, World
-from ..form.declaration import Case, Declaration, Mistake, Solution, without_praise
-from .observe import Observation, RunCase, Trial, recall
+from ...world import RankError, RankReport
+from ..form.declaration import Case, Mistake, Solution, without_praise
+from .cases import Runs
+from .observe import Observation, Trial
 from .plain import same
 
 SECONDS = 0.6
 """CPU time for pairs of mistakes, which are many. What ran before stays known, so the next check goes further."""
 
 
-def diagnose(
-    exercise: Declaration, solution: Solution, cases: Sequence[Case], run: RunCase, world: World | None = None
-) -> Mistake | None:
+def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
     """Return the mistake behind a wrong solution, one of `pairs` if no single one is, or None if none is found in time.
 
     Args:
-        exercise: whose mistakes are compared.
-        solution: the learner's. Mistakes with a similar source run first.
+        runs: of the check. Mistakes with a source similar to the solution's run first, and the solution runs on the
+            next case only while a mistake behaves like it.
         cases: those of the check, after the one that failed.
-        run: runs the solution. It runs on the next case only while a mistake behaves like it.
-        world: where it runs, if not on simulated ranks.
     """
-    if one := _nearest(_by_source(exercise.mistakes, solution), inf, cases, run, world):
+    exercise, solution, first = runs.exercise, runs.solution, runs.trial(cases[0])
+    if one := _nearest(_by_source(exercise.mistakes, solution), inf, runs, cases):
         return one
-    first = run(cases[0]).yours
-    if first.warnings or first.error is not None:  # values are not compared then, so any second mistake fits
+    if first.yours.warnings or first.yours.error is not None:  # values are not compared then: any second mistake fits
         return None
-    pair = _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, cases, run, world)
-    return pair or _first_of_many(exercise, solution, run(cases[0]), world)
+    pair = _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, runs, cases)
+    return pair or _first_of_many(runs, first)
 
 
 def contradicted(mistake: Mistake, solution: Solution) -> bool:
@@ -61,7 +58,7 @@ def contradicted(mistake: Mistake, solution: Solution) -> bool:
     return bool(changed) and all(old in yours for old in changed)
 
 
-def _first_of_many(exercise: Declaration, solution: Solution, trial: Trial, world: World | None) -> Mistake | None:
+def _first_of_many(runs: Runs, trial: Trial) -> Mistake | None:
     """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
 
     The parts before it are right, and those after it have other causes as well.
@@ -71,12 +68,12 @@ def _first_of_many(exercise: Declaration, solution: Solution, trial: Trial, worl
         return None
     if all(value[part] is None for value in trial.yours.values):
         return None  # what is missing has many causes
-    for mistake in _by_source(exercise.mistakes, solution):
-        made = recall(exercise, mistake.solution, trial.case, world)
-        if made.error is not None or contradicted(mistake, solution):
+    for mistake in _by_source(runs.exercise.mistakes, runs.solution):
+        made = runs.recall(mistake.solution, trial.case)
+        if made.error is not None or contradicted(mistake, runs.solution):
             continue
         sides = zip(trial.yours.values, made.values, strict=True)
-        if all(isinstance(b, dict) and same(a[part], b.get(part), exercise.tolerance) for a, b in sides):
+        if all(isinstance(b, dict) and same(a[part], b.get(part), runs.exercise.tolerance) for a, b in sides):
             sentence = without_praise(mistake.sentence)
             return Mistake(id=mistake.id, message=f"{sentence} Next: {mistake.action}", solution=mistake.solution)
     return None
@@ -117,9 +114,7 @@ def _tokens(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
-def _nearest(
-    mistakes: Sequence[Mistake], end: float, cases: Sequence[Case], run: RunCase, world: World | None
-) -> Mistake | None:
+def _nearest(mistakes: Sequence[Mistake], end: float, runs: Runs, cases: Sequence[Case]) -> Mistake | None:
     """Return the mistake that behaves like the solution in every case, with the fewest other calls and rules.
 
     The search ends when the CPU time is `end`.
@@ -129,7 +124,7 @@ def _nearest(
     for mistake in mistakes:
         if time.process_time() > end:
             break
-        differences = _differences(mistake, cases, run, world)
+        differences = _differences(mistake, runs, cases)
         if differences is not None and differences < fewest:
             nearest, fewest = mistake, differences
         if fewest == (0, 0):
@@ -137,12 +132,11 @@ def _nearest(
     return nearest
 
 
-def _differences(mistake: Mistake, cases: Sequence[Case], run: RunCase, world: World | None) -> tuple[int, int] | None:
+def _differences(mistake: Mistake, runs: Runs, cases: Sequence[Case]) -> tuple[int, int] | None:
     """Count the cases in which rules and calls differed. Return None if the mistake behaves differently in one."""
     rules = calls = 0
     for case in cases:
-        trial = run(case)
-        made = recall(trial.exercise, mistake.solution, trial.case, world)
+        trial, made = runs.trial(case), runs.recall(mistake.solution, case)
         if any(made.output) and not any(trial.yours.output):  # its message says that the solution prints
             return None
         if (same_rules := _same_rules(trial, made)) is None:

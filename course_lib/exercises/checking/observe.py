@@ -104,10 +104,6 @@ class Trial:
         return who(ranks, self.world_size) if self.case.world_size else "your function"
 
 
-RunCase = Callable[[Case], Trial]
-"""Runs a solution on a case, at most once for each case."""
-
-
 def observe(
     exercise: Declaration, solution: Solution, case: Case, world: World | None = None, *, replay: bool = False
 ) -> Observation:

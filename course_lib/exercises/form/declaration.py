@@ -20,8 +20,7 @@ from functools import cached_property, partial
 from itertools import permutations
 from typing import Any, TypeVar
 
-from .edits import Source, compiled, edited
-from .prose import paragraphs, prose
+from .source import Source, compiled, edited, paragraphs, prose
 
 Solution = Callable[..., Any]
 AnySolution = TypeVar("AnySolution", bound=Solution)
@@ -163,7 +162,7 @@ class Declaration:
 
         Args:
             id: of the mistake.
-            edits: new text by old text; see `edits.edited`. The docstring is left out of the search.
+            edits: new text by old text; see `source.edited`. The docstring is left out of the search.
             text: the message.
 
         Raises:

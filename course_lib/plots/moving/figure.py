@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..canvas import THEMES, Canvas
-from ..picture import Picture
+from ..picture import Picture, framed
 from .shapes import PLAIN, TEXTS, Still, draw, packed
 
 CONTROLS = 170
@@ -101,11 +101,9 @@ class Moving:
     @property
     def html(self) -> str:
         """The figure as part of a page: a frame, and its text to unfold."""
-        page = self.page.replace("&", "&amp;").replace("'", "&#39;")
-        style = f"width: 100%; height: {self.height + CONTROLS}px; border: 0"
         return (
             "<style>.course-untrusted { display: none }</style>"
-            f"<iframe title='{escape(self.title)}' style='{style}' srcdoc='{page}'></iframe>"
+            f"{framed(self.page, self.title, self.height + CONTROLS)}"
             f"<div class='course-untrusted'>{self.still.image}</div>"
             "<details><summary>The figure as text</summary>"
             f"<pre style='white-space: pre-wrap'>{escape(repr(self))}</pre></details>"

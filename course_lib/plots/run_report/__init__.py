@@ -1,11 +1,10 @@
 """The page of a run.
 
-record     `RunRecord`: what is shown; what equal ranks held, sent and waited for, in words
+record     what is shown; what equal ranks held, sent and waited for, in words
 sections   the page's sections, each as HTML and as text
 page       `RunReport`: the page
 """
 
 from .page import RunReport
-from .record import RunRecord
 
-__all__ = ["RunRecord", "RunReport"]
+__all__ = ["RunReport"]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...errors import who
 from ...planner import duration
+from ..picture import framed
 from .record import NOTHING, UNKNOWN, RunRecord, alike
-from .sections import Part, framed, sections
+from .sections import Part, sections
 
 THEME = """
 const follow = () => {
@@ -22,47 +23,41 @@ new MutationObserver(() => setTimeout(follow, 100)).observe(parent.document.body
 """The script that gives a page in a notebook the notebook's theme: the letters around its frame are light, or dark."""
 
 
-class RunReport:
+class RunReport(RunRecord):
     """The page of a run. It shows itself in a notebook; `print(report)` writes it as text."""
-
-    def __init__(self, run: RunRecord) -> None:
-        self._run = run
 
     @cached_property
     def _sections(self) -> dict[str, list[Part]]:
-        return sections(self._run)
+        return sections(self)
 
     @property
     def _about(self) -> list[str]:
         """What ran, and where and when, in words."""
-        about = self._run.about
+        about = self.about
         return [*self._ranks, about.backend, f"torch {about.torch_version}", f"{about.began:%-d %B %Y, %H:%M}"]
 
     @property
     def _ranks(self) -> list[str]:
-        world_size, ends = self._run.about.world_size, self._run.ends
-        if not self._run.whole:
-            return [f"rank {next(iter(ends))} of {world_size}"]
-        took = duration(max((line.end for line in self._run.timelines.values()), default=0.0))
+        world_size = self.about.world_size
+        if not self.whole:
+            return [f"rank {next(iter(self.ends))} of {world_size}"]
+        took = duration(max((line.end for line in self.timelines.values()), default=0.0))
         return [f"{world_size} rank{'s' * (world_size > 1)}", took]
 
     @property
     def summary(self) -> str:
         """What each rank held, sent and waited for, equal ranks together, and warnings: lines for a terminal."""
-        run, (ranks_ran, *took) = self._run, self._ranks
-        lines = [f"-- {ranks_ran}: {', '.join([run.about.program, run.about.backend, *took])}"]
-        for ranks, _, peak, sent, waited in alike(run):
+        ranks_ran, *took = self._ranks
+        lines = [f"-- {ranks_ran}: {', '.join([self.about.program, self.about.backend, *took])}"]
+        for ranks, _, peak, sent, waited in alike(self):
             lines.append(f"   {who(ranks)}{', each' if len(ranks) > 1 else ''}")
             lines += [f"     peak {peak}"] if peak != UNKNOWN else []
             lines += [f"     sent {sent}"]
             lines += [f"     waited {waited}"] if waited not in (UNKNOWN, NOTHING) else []
-        slowest = run.slowest if run.slowest.startswith("Slowest") else ""  # else no two ranks called a collective
-        lines += [
-            f"   {line}"
-            for line in (run.about.note, *slowest.replace(" Fastest: ", "\nFastest: ").splitlines())
-            if line
-        ]
-        return "\n".join([*lines, *(f"   Warning: {warning}" for warning in run.warnings)])
+        slowest = self.slowest if self.slowest.startswith("Slowest") else ""  # else no two ranks called a collective
+        more = [self.about.note, *slowest.replace(" Fastest: ", "\nFastest: ").splitlines()]
+        lines += [f"   {line}" for line in more if line]
+        return "\n".join([*lines, *(f"   Warning: {warning}" for warning in self.warnings)])
 
     @property
     def html(self) -> str:
@@ -70,8 +65,8 @@ class RunReport:
         return self._page()
 
     def _page(self, script: str = "") -> str:
-        title = escape(self._run.about.program)
-        note = f"<p>{escape(self._run.about.note)}</p>" if self._run.about.note else ""
+        title = escape(self.about.program)
+        note = f"<p>{escape(self.about.note)}</p>" if self.about.note else ""
         style = (files(__package__) / "page.css").read_text("utf-8")
         shown = "".join(
             f"<section><h2>{heading}</h2>{''.join(part.html for part in parts)}</section>"
@@ -90,8 +85,7 @@ class RunReport:
         Path(path).write_text(self.html, encoding="utf-8", errors="replace")
 
     def __repr__(self) -> str:
-        about = self._run.about
-        lines = [about.program, ", ".join(self._about), *filter(None, [about.note])]
+        lines = [self.about.program, ", ".join(self._about), *filter(None, [self.about.note])]
         for heading, parts in self._sections.items():
             lines += ["", heading, *(part.text for part in parts)]
         return "\n".join(lines)
@@ -99,4 +93,4 @@ class RunReport:
     def _repr_html_(self) -> str:
         page = self._page(f"<script>{THEME}</script>")
         text = f"<details><summary>The report as text</summary><pre>{escape(repr(self))}</pre></details>"
-        return framed(page, f"Report of {self._run.about.program}", 900) + text
+        return framed(page, f"Report of {self.about.program}", 900) + text

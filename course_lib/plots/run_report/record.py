@@ -11,7 +11,7 @@ NAMES = ("ranks", "ended", "peak", "sent", "waited")
 NOTHING, UNKNOWN = "nothing", "unknown"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RunRecord:
     """A run, or a failed run up to the moment when it stopped.
 

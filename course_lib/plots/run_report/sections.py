@@ -10,7 +10,7 @@ from ...planner import duration
 from ..canvas import WIDTH
 from ..comm import plot_comm
 from ..memory import MOST_PLACES, plot_memory
-from ..picture import Picture
+from ..picture import Picture, framed
 from ..tables import Table
 from ..timeline import LEFT, plot_timeline
 from .record import NAMES, RunRecord, alike
@@ -31,17 +31,9 @@ class Part(NamedTuple):
 
 
 def sections(run: RunRecord) -> dict[str, list[Part]]:
-    """Return the parts of each section by its heading."""
-    makers = {
-        "Outcome": outcome,
-        "Memory": memory,
-        "Traffic": traffic,
-        "Time": time,
-        "Layout": layout,
-        "Replay": replay,
-        "Program": program,
-    }
-    return {heading: list(maker(run)) for heading, maker in makers.items()}
+    """Return the parts of each section by its heading, which is the name of the function that makes it."""
+    makers = (outcome, memory, traffic, time, layout, replay, program)
+    return {maker.__name__.capitalize(): list(maker(run)) for maker in makers}
 
 
 def outcome(run: RunRecord) -> Iterator[Part]:
@@ -160,16 +152,4 @@ def _table(head: tuple[str, ...], rows: Sequence[Sequence[str]]) -> Part:
 
 
 def _figure(picture: Picture) -> Part:
-    return Part(
-        f'<figure><div class="wide" tabindex="0">{picture.image}</div>'
-        f"<figcaption>{escape(picture.caption)}</figcaption>"
-        f"<details><summary>The figure as text</summary><pre>{escape(picture.text)}</pre></details></figure>",
-        repr(picture),
-    )
-
-
-def framed(page: str, title: str, height: int) -> str:
-    """Return a page in a frame, whose script and style are its own."""
-    content = page.replace("&", "&amp;").replace("'", "&#39;")
-    style = f"height: {height}px; width: 100%; border: 0"
-    return f"<iframe title='{escape(title)}' style='{style}' srcdoc='{content}'></iframe>"
+    return Part(picture.html, repr(picture))

@@ -63,7 +63,7 @@ class PlannerWidget(VBox):
         """
         return planned(self._planner.chosen)
 
-    def text(self) -> str:
+    def __repr__(self) -> str:
         """Return the page of the plan, without the defaults, which the form shows; or why there is none."""
         machine = self._planner.chosen["hardware"]
         try:
@@ -73,11 +73,7 @@ class PlannerWidget(VBox):
         return "\n\n".join([head, *rest, f"Byte by byte: planner.plan.explain({machine!r})"])
 
     def _ipython_display_(self) -> None:
-        state = self.text().partition("\n")[0]
-        display_with_text(self, title="Planner", state=state, text=self.text())
-
-    def __repr__(self) -> str:
-        return self.text()
+        display_with_text(self, title="Planner", state=repr(self).partition("\n")[0])
 
 
 def show_planner(**given: Any) -> PlannerWidget:

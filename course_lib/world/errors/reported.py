@@ -57,7 +57,7 @@ def report_of(
 
     `ends` are those of a film. `failure` is the message of a failed run; its calls that did not complete sent nothing.
     """
-    from ...plots import RunRecord, RunReport  # imported here, because most runs are not plotted
+    from ...plots import RunReport  # imported here, because most runs are not plotted
 
     calls = dict(zip(ranks, kept.calls, strict=True))
     timelines = list(_timelines(calls, kept.spans))
@@ -72,20 +72,18 @@ def report_of(
     if failure or any(call.values for theirs in calls.values() for call in theirs):
         replay = Replay(film(list(latest.values()), [] if failure else memory, ends, ranks, failure=failure))
     return RunReport(
-        RunRecord(
-            about=about,
-            failure=failure,
-            warnings=tuple(warnings),
-            ends={rank: _end(*end) for rank, end in zip(ranks, ends, strict=True)},
-            memory={one.rank: one for one in memory},
-            comm={rank: Communication(rank=rank, calls=theirs) for rank, theirs in made.items()},
-            timelines={timeline.rank: timeline for timeline in timelines},
-            slowest=slowest(timelines),
-            layout=layout(list(calls.values()), results).rows if len(calls) > 1 else (),
-            replay=replay,
-            call_counts=(max(map(len, latest.values())), max(map(len, calls.values()))),
-            output=folded(dict(zip(ranks, kept.output, strict=True))),
-        )
+        about=about,
+        failure=failure,
+        warnings=tuple(warnings),
+        ends={rank: _end(*end) for rank, end in zip(ranks, ends, strict=True)},
+        memory={one.rank: one for one in memory},
+        comm={rank: Communication(rank=rank, calls=theirs) for rank, theirs in made.items()},
+        timelines={timeline.rank: timeline for timeline in timelines},
+        slowest=slowest(timelines),
+        layout=layout(list(calls.values()), results).rows if len(calls) > 1 else (),
+        replay=replay,
+        call_counts=(max(map(len, latest.values())), max(map(len, calls.values()))),
+        output=folded(dict(zip(ranks, kept.output, strict=True))),
     )
 
 

@@ -1,4 +1,4 @@
-"""The source of a reference, and solutions that differ from it by a few edits."""
+"""The texts of a lesson's file: Markdown, and the source of a reference, of which edits make other solutions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,26 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_CODE = re.compile(r"(```.*?```)", re.DOTALL)
+_LINE_END = re.compile(r"(?<=\S) *\n(?!- )(?=[^\s|])")
+"""A line end inside a paragraph: a list item (`- `) and a row of a table (`|`) begin on their own line."""
+
+
+def prose(text: str) -> str:
+    """Return `text` with one line for each paragraph. Code blocks stay as they are."""
+    parts = _CODE.split(inspect.cleandoc(text))
+    return "".join(part if part.startswith("```") else _LINE_END.sub(" ", part) for part in parts if part)
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the parts of `text` that blank lines separate, each as `prose`. Code blocks may contain blank lines."""
+    parts = [""]
+    for part in _CODE.split(prose(text)):
+        first, *others = [part] if part.startswith("```") else re.split(r"\n\s*\n", part)
+        parts[-1] += first
+        parts += others
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
