@@ -16,14 +16,14 @@ import inspect
 import re
 import time
 from collections.abc import Sequence
-from math import inf
+from math import inf, isnan
 from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
 from ..form.declaration import Case, Declaration, Mistake, Solution, without_praise
 from .observe import Observation, RunCase, Trial, recall
-from .plain import same
+from .plain import Plain, numbers, same
 
 SECONDS = 0.6
 """CPU time for pairs of mistakes, which are many. What ran before stays known, so the next check goes further."""
@@ -47,7 +47,7 @@ def diagnose(
     if first.warnings or first.error is not None:  # values are not compared then, so any second mistake fits
         return None
     pair = _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, cases, run, world)
-    return pair or _first_of_many(exercise, solution, run(cases[0]), world)
+    return pair or _first_of_many(exercise, solution, cases, run, world)
 
 
 def contradicted(mistake: Mistake, solution: Solution) -> bool:
@@ -61,25 +61,40 @@ def contradicted(mistake: Mistake, solution: Solution) -> bool:
     return bool(changed) and all(old in yours for old in changed)
 
 
-def _first_of_many(exercise: Declaration, solution: Solution, trial: Trial, world: World | None) -> Mistake | None:
+def _first_of_many(
+    exercise: Declaration, solution: Solution, cases: Sequence[Case], run: RunCase, world: World | None
+) -> Mistake | None:
     """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
 
-    The parts before it are right, and those after it have other causes as well.
+    The parts before it are right, and those after it have other causes as well. In this part, the mistake has the
+    solution's numbers in every case.
     """
+    trial = run(cases[0])
     part = next(iter(_wrong_parts(trial)), None)
     if part is None or all(isinstance(value[part], bool | int | str) for value in trial.expected.values):
         return None
-    if all(value[part] is None for value in trial.yours.values):
-        return None  # what is missing has many causes
+    if all(_nothing(value[part]) for value in trial.yours.values):
+        return None  # what is missing, or NaN, has many causes
     for mistake in _by_source(exercise.mistakes, solution):
-        made = recall(exercise, mistake.solution, trial.case, world)
-        if made.error is not None or contradicted(mistake, solution):
+        if contradicted(mistake, solution):
             continue
-        sides = zip(trial.yours.values, made.values, strict=True)
-        if all(isinstance(b, dict) and same(a[part], b.get(part), exercise.tolerance) for a, b in sides):
+        if all(_alike_in(part, run(case), recall(exercise, mistake.solution, case, world)) for case in cases):
             sentence = without_praise(mistake.sentence)
             return Mistake(id=mistake.id, message=f"{sentence} Next: {mistake.action}", solution=mistake.solution)
     return None
+
+
+def _alike_in(part: Any, trial: Trial, made: Observation) -> bool:
+    sides = zip(trial.yours.values, made.values, strict=False)  # there are none where one failed
+    alike = all(
+        isinstance(a, dict) and isinstance(b, dict) and same(a.get(part), b.get(part), trial.exercise.tolerance)
+        for a, b in sides
+    )
+    return alike and made.error is None
+
+
+def _nothing(value: Plain) -> bool:
+    return value is None or any(map(isnan, numbers(value) or ()))
 
 
 def _wrong_parts(trial: Trial) -> list[Any]:
@@ -140,12 +155,15 @@ def _nearest(
 def _differences(mistake: Mistake, cases: Sequence[Case], run: RunCase, world: World | None) -> tuple[int, int] | None:
     """Count the cases in which rules and calls differed. Return None if the mistake behaves differently in one."""
     rules = calls = 0
+    by_rules = _right(run(cases[0]))
     for case in cases:
         trial = run(case)
         made = recall(trial.exercise, mistake.solution, trial.case, world)
         if any(made.output) and not any(trial.yours.output):  # its message says that the solution prints
             return None
         if (same_rules := _same_rules(trial, made)) is None:
+            return None
+        if by_rules and not same_rules and _right(trial):
             return None
         rules += not same_rules
         calls += not _near(made.call_forms, trial.yours.call_forms)
@@ -164,9 +182,11 @@ def _same_rules(trial: Trial, made: Observation) -> bool | None:
         return None
     if not same(yours.values, made.values, exercise.tolerance):
         return None
-    same_rules = _near(_broken(trial, yours), _broken(trial, made))
-    right = same(yours.values, trial.expected.values, exercise.tolerance)
-    return None if right and not same_rules else same_rules
+    return _near(_broken(trial, yours), _broken(trial, made))
+
+
+def _right(trial: Trial) -> bool:
+    return trial.yours.error is None and same(trial.yours.values, trial.expected.values, trial.exercise.tolerance)
 
 
 def _kinds(warnings: Sequence[str]) -> list[bool]:
