@@ -66,8 +66,8 @@ def _first_of_many(
 ) -> Mistake | None:
     """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
 
-    The parts before it are right, and those after it have other causes as well. In this part, the mistake has the
-    solution's numbers in every case.
+    The parts before it are right, and those after it have other causes as well. In one case the numbers may agree by
+    chance, so they have to in most cases in which this part is wrong.
     """
     trial = run(cases[0])
     part = next(iter(_wrong_parts(trial)), None)
@@ -76,21 +76,21 @@ def _first_of_many(
     if all(_nothing(value[part]) for value in trial.yours.values):
         return None  # what is missing, or NaN, has many causes
     for mistake in _by_source(exercise.mistakes, solution):
-        if contradicted(mistake, solution):
+        if contradicted(mistake, solution) or not _alike_in(part, trial, mistake, world):
             continue
-        if all(_alike_in(part, run(case), recall(exercise, mistake.solution, case, world)) for case in cases):
+        wrong = [one for one in map(run, cases) if one.yours.error is None and part in _wrong_parts(one)]
+        if 2 * sum(_alike_in(part, one, mistake, world) for one in wrong) > len(wrong):
             sentence = without_praise(mistake.sentence)
             return Mistake(id=mistake.id, message=f"{sentence} Next: {mistake.action}", solution=mistake.solution)
     return None
 
 
-def _alike_in(part: Any, trial: Trial, made: Observation) -> bool:
-    sides = zip(trial.yours.values, made.values, strict=False)  # there are none where one failed
-    alike = all(
-        isinstance(a, dict) and isinstance(b, dict) and same(a.get(part), b.get(part), trial.exercise.tolerance)
-        for a, b in sides
-    )
-    return alike and made.error is None
+def _alike_in(part: Any, trial: Trial, mistake: Mistake, world: World | None) -> bool:
+    made, tolerance = recall(trial.exercise, mistake.solution, trial.case, world), trial.exercise.tolerance
+    if made.error is not None:
+        return False
+    sides = zip(trial.yours.values, made.values, strict=True)
+    return all(isinstance(b, dict) and same(a[part], b.get(part), tolerance) for a, b in sides)
 
 
 def _nothing(value: Plain) -> bool:
