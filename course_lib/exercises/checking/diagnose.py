@@ -16,7 +16,7 @@ import inspect
 import re
 import time
 from collections.abc import Sequence
-from math import inf
+from math import inf, isnan
 from typing import Any
 
 from ...errors import CourseError
@@ -24,7 +24,7 @@ from ...world import RankError, RankReport
 from ..form.declaration import Case, Mistake, Solution, without_praise
 from .cases import Runs
 from .observe import Observation, Trial
-from .plain import same
+from .plain import Plain, numbers, same
 
 SECONDS = 0.6
 """CPU time for pairs of mistakes, which are many. What ran before stays known, so the next check goes further."""
@@ -44,7 +44,7 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
     if first.yours.warnings or first.yours.error is not None:  # values are not compared then: any second mistake fits
         return None
     pair = _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, runs, cases)
-    return pair or _first_of_many(runs, first)
+    return pair or _first_of_many(runs, cases)
 
 
 def contradicted(mistake: Mistake, solution: Solution) -> bool:
@@ -58,25 +58,38 @@ def contradicted(mistake: Mistake, solution: Solution) -> bool:
     return bool(changed) and all(old in yours for old in changed)
 
 
-def _first_of_many(runs: Runs, trial: Trial) -> Mistake | None:
+def _first_of_many(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
     """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
 
-    The parts before it are right, and those after it have other causes as well.
+    The parts before it are right, and those after it have other causes as well. In one case the numbers may agree by
+    chance, so they have to in most cases in which this part is wrong.
     """
+    trial = runs.trial(cases[0])
     part = next(iter(_wrong_parts(trial)), None)
     if part is None or all(isinstance(value[part], bool | int | str) for value in trial.expected.values):
         return None
-    if all(value[part] is None for value in trial.yours.values):
-        return None  # what is missing has many causes
+    if all(_nothing(value[part]) for value in trial.yours.values):
+        return None  # what is missing, or NaN, has many causes
     for mistake in _by_source(runs.exercise.mistakes, runs.solution):
-        made = runs.recall(mistake.solution, trial.case)
-        if made.error is not None or contradicted(mistake, runs.solution):
+        if contradicted(mistake, runs.solution) or not _alike_in(part, trial, mistake, runs):
             continue
-        sides = zip(trial.yours.values, made.values, strict=True)
-        if all(isinstance(b, dict) and same(a[part], b.get(part), runs.exercise.tolerance) for a, b in sides):
+        wrong = [one for one in map(runs.trial, cases) if one.yours.error is None and part in _wrong_parts(one)]
+        if 2 * sum(_alike_in(part, one, mistake, runs) for one in wrong) > len(wrong):
             sentence = without_praise(mistake.sentence)
             return Mistake(id=mistake.id, message=f"{sentence} Next: {mistake.action}", solution=mistake.solution)
     return None
+
+
+def _alike_in(part: Any, trial: Trial, mistake: Mistake, runs: Runs) -> bool:
+    made, tolerance = runs.recall(mistake.solution, trial.case), runs.exercise.tolerance
+    if made.error is not None:
+        return False
+    sides = zip(trial.yours.values, made.values, strict=True)
+    return all(isinstance(b, dict) and same(a[part], b.get(part), tolerance) for a, b in sides)
+
+
+def _nothing(value: Plain) -> bool:
+    return value is None or any(map(isnan, numbers(value) or ()))
 
 
 def _wrong_parts(trial: Trial) -> list[Any]:
@@ -135,11 +148,14 @@ def _nearest(mistakes: Sequence[Mistake], end: float, runs: Runs, cases: Sequenc
 def _differences(mistake: Mistake, runs: Runs, cases: Sequence[Case]) -> tuple[int, int] | None:
     """Count the cases in which rules and calls differed. Return None if the mistake behaves differently in one."""
     rules = calls = 0
+    by_rules = _right(runs.trial(cases[0]))
     for case in cases:
         trial, made = runs.trial(case), runs.recall(mistake.solution, case)
         if any(made.output) and not any(trial.yours.output):  # its message says that the solution prints
             return None
         if (same_rules := _same_rules(trial, made)) is None:
+            return None
+        if by_rules and not same_rules and _right(trial):
             return None
         rules += not same_rules
         calls += not _near(made.call_forms, trial.yours.call_forms)
@@ -158,9 +174,11 @@ def _same_rules(trial: Trial, made: Observation) -> bool | None:
         return None
     if not same(yours.values, made.values, exercise.tolerance):
         return None
-    same_rules = _near(_broken(trial, yours), _broken(trial, made))
-    right = same(yours.values, trial.expected.values, exercise.tolerance)
-    return None if right and not same_rules else same_rules
+    return _near(_broken(trial, yours), _broken(trial, made))
+
+
+def _right(trial: Trial) -> bool:
+    return trial.yours.error is None and same(trial.yours.values, trial.expected.values, trial.exercise.tolerance)
 
 
 def _kinds(warnings: Sequence[str]) -> list[bool]:

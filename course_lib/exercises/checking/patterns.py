@@ -52,7 +52,8 @@ def _largest(value: Plain) -> float:
 def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
-    if not any(isinstance(given, Array) and given.shape for _, given in gap.pairs):
+    tensors = [given for _, given in gap.pairs if isinstance(given, Array) and given.shape]
+    if not tensors or tensors[0].dtype.startswith("int"):  # a count, or numbers of places, among which 0 is usual
         return Cause(likely="", action="Look for the condition, the `return` or the factor that makes it 0 here.")
     return Cause(
         likely="Every number is 0: nothing was written into the tensor, or it was cleared or multiplied by 0.",

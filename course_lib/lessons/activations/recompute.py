@@ -100,7 +100,7 @@ RESTORE = "torch.set_rng_state(random_state)\n"
 DETACHED = "x.detach().requires_grad_()"
 
 exercise.edit("without-grad", {", torch.enable_grad()": ""}, """
-    Autograd is off during backward, so the second run of the block builds no graph.
+    Autograd is off during backward. What you compute outside `torch.enable_grad()` has no graph to go back through.
     Next: turn autograd on for the second run.""")
 
 exercise.edit("other-random-numbers", {RESTORE: ""}, """

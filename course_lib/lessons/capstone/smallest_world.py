@@ -99,6 +99,10 @@ exercise.edit("divides-by-nothing", {"free < 0 or (free == 0 and sharded > 0)": 
     You divide by the memory that is left, and here it is exactly 0 bytes. Next: return 0 in this case too, unless the
     stage has no shard.""")
 
+exercise.edit("stage-0-never-fits", {"free < 0 or (free == 0 and sharded > 0)": "free <= 0"}, """
+    You return 0 as soon as nothing is left for a shard. At stage 0 no rank has a shard, so nothing has to be left.
+    Next: what does a rank need at stage 0, if 16 bytes for each parameter just fit?""")
+
 exercise.edit("masters-whole", {"(0, 12, 14, 16)": "(0, 8, 10, 12)"}, """
     You shard 8 of the optimizer's 12 bytes. The fp32 master weights, 4 bytes, belong to the optimizer too.
     Next: shard 12 bytes at stage 1, and 2 more at each later stage.""")

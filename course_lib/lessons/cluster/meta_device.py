@@ -142,7 +142,7 @@ exercise.edit("reads-all-first", {"read(name)": "tensors[name]",
     its tensors. Next: read one tensor, fill its shard, and only then read the next.""")
 
 exercise.edit("not-filled", {f"shard.copy_({CUT})": CUT}, """
-    You read and cut each tensor, and store it nowhere: the shards still have the undefined values of `to_empty`.
+    The shards still have the undefined values of `to_empty`: what you read is never written into them.
     Next: copy what you cut into the shard.""")
 
 exercise.edit("copies-a-plain-tensor", {CUT: "read(name)"}, """

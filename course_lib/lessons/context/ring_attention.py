@@ -58,8 +58,8 @@ exercise = Exercise("context.ring_attention", title="Keys and values on a ring",
     tolerance=1e-5, asynchronous=True, rules=[travels_while_it_computes, sends_no_more("N − 1 sends of a block")],
     task="""
     Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
-    of this rank's queries to the keys of all ranks. Pass the blocks around the ring, to the right, world size − 1
-    times. `attend(query, block)` returns the attention to one block, and its total; put the results together with your
+    of this rank's queries to the keys of all ranks. Pass the blocks around the ring, world size − 1 times.
+    `attend(query, block)` returns the attention to one block, and its total; put the results together with your
     `merge`. A block is on its way to the right neighbour while this rank computes with it.
     """, hints="""
     Which two things can happen at the same time with the same block? Which of the two has to be started first?

@@ -23,22 +23,23 @@ class Attention(nn.Module):
 
     Two buffers are computed when the module is made, and belong to no state dict: `frequencies` [width / 2],
     by which a position turns each pair of numbers, and `mask` [LENGTH, LENGTH], which hides what comes later.
+    `remains` is the number that new memory contains.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, remains: float = 0.0) -> None:
         super().__init__()
+        self.remains = remains
         self.project = nn.Linear(width, 3 * width, bias=False)
         self.register_buffer("frequencies", 100.0 ** (-torch.arange(0, width, 2) / width), persistent=False)
         self.register_buffer("mask", torch.full((LENGTH, LENGTH), -1e9).triu(1), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Attention":
-        """Fill with zeros what `to_empty` makes: so the memory of a GPU often begins, and here it has to be the same
-        on every run."""
+        """Fill what `to_empty` makes with `remains`, so that it is the same on every run."""
         was_meta = self.mask.is_meta
         super()._apply(fn, recurse)
         if was_meta and not self.mask.is_meta:
             for buffer in self.buffers():
-                buffer.zero_()
+                buffer.fill_(self.remains)
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,26 +58,31 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, 4 * rng.randint(1, 2), rng.getrandbits(31)
-    what = f"attention of width {width}, 5 batches"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
+    remains = number % 2 / 2  # zeros, as the memory of a GPU often begins, or not
+    what = f"attention of width {width}, 5 batches, new memory contains {remains}"
+    return Case(world_size=world_size, args=lambda rank: (width, remains, seed), what=what)
 
 
-def tuned(solution: Solution, width: int, seed: int) -> dict[str, Any]:
+def tuned(solution: Solution, width: int, remains: float, seed: int) -> dict[str, Any]:
     """Train on five batches whose targets are the checkpoint's own outputs, and a little more."""
     torch.manual_seed(seed)
     teacher = Attention(width)
     teacher.project.weight.data *= 3
     checkpoint = teacher.state_dict() if dist.get_rank() == 0 else {}
+    on_meta = [dist.get_rank() == 0]
 
     def make_model() -> Attention:
         torch.manual_seed(seed + 1)
-        return Attention(width)
+        model = Attention(width, remains)
+        on_meta.append(model.mask.is_meta)
+        return model
 
     generator = torch.Generator().manual_seed(seed + dist.get_rank())
     inputs = torch.randn(5, 8, LENGTH, width, generator=generator)
     with torch.no_grad():
         batches = [(x, teacher(x) + 0.1 * torch.randn(x.shape, generator=generator)) for x in inputs]
-    return {"losses": solution(make_model, checkpoint, batches, 0.3)}
+    losses = solution(make_model, checkpoint, batches, 0.3)
+    return {"losses": losses, "the model began on the meta device, except on rank 0": any(on_meta)}
 
 
 exercise = Exercise("incidents.fresh_buffers", title="Incident: rank 0 looks right", draw=draw, trial=tuned,

@@ -108,8 +108,8 @@ exercise.start_edit({SEEN: "", HIDDEN: "hidden = texts if images is None else te
 
 exercise.edit("barrier-before-each-batch", {SEEN: "dist.barrier()\n",
     HIDDEN: "hidden = texts if images is None else texts + vision(images)"}, """
-    The rank without images still makes fewer collectives than the others. A barrier before each batch brings the ranks
-    to the same line, and not to the same calls. Next: let the vision tower run on every rank, for every batch.
+    The rank without images still makes fewer collectives than the others. A barrier or a setting does not change that.
+    Next: let the vision tower run on every rank, for every batch.
     """)
 
 exercise.edit("without-backward", {SEEN: "", HIDDEN: "if images is None:\n    with torch.no_grad():\n        "

@@ -175,8 +175,8 @@ exercise.edit("clips-before-averaging", {
     "for param in part.parameters():\ndist.all_reduce(param.grad, group=copies)\nparam.grad /= copies.size()\n": "",
     "optimizer.step()\n": "for param in part.parameters():\n    dist.all_reduce(param.grad, group=copies)\n"
     "    param.grad /= copies.size()\noptimizer.step()\n"}, """
-    You clip the gradients of one batch, and average afterwards. One process clips the gradient of the whole batch.
-    Next: average over `copies` first.""")
+    Your norm is that of one batch's gradients, before they are averaged over `copies`. One process clips by the norm of
+    the whole batch's gradient. Next: average over `copies` first.""")
 
 
 @exercise.variant

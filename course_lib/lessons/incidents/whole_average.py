@@ -111,8 +111,8 @@ exercise.edit("gathered-into-the-dict", {COPY: COPY.replace("param.detach().clon
 
 exercise.edit("keeps-the-model-that-was", {SHARD: "first = [*model.parameters()]\n" + SHARD,
     RETURN: "first.clear()\n" + RETURN}, """
-    The average is sharded now, and a list still refers to the parameters from before the sharding, so their memory is
-    not freed. Next: delete every list and every closure that was made before `fully_shard`.""")
+    Something still refers to the parameters from before the sharding, so their memory is not freed.
+    Next: delete every copy, list and closure that was made before `fully_shard`.""")
 
 exercise.edit("average-of-the-shard-only", {
     RETURN: "return {name: value.to_local() for name, value in average.items()}"}, """

@@ -66,6 +66,10 @@ exercise.edit("remainder-dropped", {SHARE: "psi // world_size"}, """
     `psi // world_size` drops the remainder, so no rank holds the last elements. Some rank has to hold them, and the
     fullest rank has one more. Next: round the share up.""")
 
+exercise.edit("rounded-to-the-nearest", {SHARE: "round(psi / world_size)"}, """
+    `round` rounds down where less than half of an element is left for each rank. Some rank still has to hold one more.
+    Next: round the share up, in whole numbers.""")
+
 exercise.edit("one-more-always", {SHARE: "psi // world_size + 1"}, """
     Your largest share has one element more even where psi divides evenly. Next: round the share up: that adds nothing
     where psi divides evenly.""")

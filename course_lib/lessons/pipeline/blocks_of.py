@@ -82,6 +82,12 @@ exercise.edit("extra-for-the-last-ranks", {"min(rank, more)": "max(rank - (world
     Next: give the blocks that are left over to the first ranks.
     """)
 
+exercise.edit("extra-spread-out", {"range(begin, begin + each + (rank < more))":
+    "range(rank * blocks // world_size, (rank + 1) * blocks // world_size)"}, """
+    Your sizes differ by at most one, but the extra blocks are spread over the ranks, and the last rank has one. The
+    task gives them to the first ranks. Next: give the blocks that are left over to the first ranks.
+    """)
+
 exercise.variant_edit("from-both-ends", {"range(begin, begin + each + (rank < more))":
     "range(begin, (rank + 1) * each + min(rank + 1, more))"})
 

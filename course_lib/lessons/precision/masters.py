@@ -106,8 +106,9 @@ exercise.edit("averages-in-bf16", {", reduce_dtype=torch.float32": ""}, """
     Next: choose a `reduce_dtype` with more digits.""")
 
 exercise.edit("optimizer-first", {FLOAT: f"{FLOAT}optimizer = {ADAM}\n", f"return {ADAM}": "return optimizer"}, """
-    You make the optimizer before the model is sharded. `fully_shard` makes new parameters, and the optimizer updates
-    the old ones. Next: make the optimizer last.""")
+    The model's parameters do not change: your optimizer holds tensors that the model does not train with. If it is made
+    before `fully_shard`, these are the parameters that sharding replaces.
+    Next: make the optimizer last, for `model.parameters()`.""")
 
 exercise.edit("copies-in-fp32", {FLOAT: "", "model.parameters()":
     "[nn.Parameter(param.detach().float()) for param in model.parameters()]"}, """

@@ -60,6 +60,10 @@ exercise.edit("prints-it", {"return dist.get_rank() ** 2": "print(dist.get_rank(
     Your function returns None. A rank's result is what your function returns; what it prints is only shown.
     Next: write `return` before the square.""")
 
+exercise.edit("times-the-world-size", {"** 2": "* dist.get_world_size()"}, """
+    Your function multiplies the rank's number by the number of ranks. That is the square only by chance.
+    Next: multiply the rank's number by itself.""")
+
 exercise.edit("world-size-squared", {"dist.get_rank()": "dist.get_world_size()"}, """
     Your function squares the number of ranks, which is the same on all of them. The task asks for the square of the
     rank's own number. Next: which call did the first cell of this lesson make to tell the ranks apart?""")

@@ -128,8 +128,8 @@ exercise.edit("only-over-tensor", {"dist.all_reduce(squares, group=data)\n": ""}
 
 exercise.edit("groups-swapped", {"squares, group=data": "squares, group=tensor",
     "squares[:1], group=tensor": "squares[:1], group=data"}, """
-    You sum the whole parameters over `tensor`, where they are copies, and not over `data`, where they are sharded.
-    Next: swap the two groups.
+    The whole parameters are not summed over `data`, where they are sharded. Over `tensor` they are copies.
+    Next: over which group do you sum the cut parameters, and over which the whole ones?
     """)
 
 exercise.edit("no-all-reduce", {OVER_BOTH: ""}, """

@@ -114,8 +114,8 @@ def its_own_alone(optimizer: Optimizer, parts: Parts) -> State:
 
 
 exercise.edit("not-renumbered", {RENUMBERED: "state"}, """
-    Every rank numbers its own parameters from 0, in the order of its part, and you keep these numbers. They are not the
-    model's, and on several ranks later states overwrite earlier ones.
+    Your states have numbers that are not the model's. Every rank numbers its own parameters from 0, in the order of its
+    part; if these are kept, states of several ranks have the same number.
     Next: give each state the model's number of its parameter, which `parts` has.""")
 
 exercise.edit("zipped", {RENUMBERED: "dict(zip(part, state.values(), strict=False))"}, """
