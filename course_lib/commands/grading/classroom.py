@@ -18,8 +18,8 @@ from ...syllabus import Lesson
 from ...widgets.style import SHEET, details
 from .report import Grade, Graded, as_text, best
 
-LESSON = re.compile(r"\d\d-")
-"""How the file name of a lesson begins."""
+LESSON = re.compile(r"\d\d-\D")
+"""How the file name of a lesson begins. The number of a student may begin with 20-123."""
 
 STYLE = "body { font-family: sans-serif; margin: 1em } .course-widget h2 { margin-top: 1em } th { white-space: nowrap }"
 
