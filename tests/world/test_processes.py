@@ -46,7 +46,7 @@ def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run() -> None:
 
 def test_a_file_that_a_function_leaves_open_is_written(tmp_path) -> None:
     def program() -> None:
-        left = [open(tmp_path / "log", "w")]
+        left = [open(tmp_path / "log", "w")]  # noqa: SIM115
         left.append(left)  # only the garbage collector would close it
         left[0].write("step 1\n")
 

@@ -1,8 +1,8 @@
 """A class: its grades as Canvas and Moodle import them, and a page for its teacher.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named, or the folder around `work`. Any other file is named after its student: `ann.ipynb`. An exercise has passed if one
-of the student's attempts has, in any of the student's notebooks.
+named, or the folder around `work`. Any other file is named after its student: `ann.ipynb`. An exercise has passed if
+one of the student's attempts has, in any of the student's notebooks.
 """
 
 import csv
