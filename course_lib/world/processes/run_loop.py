@@ -230,7 +230,7 @@ class RunLoop:
         if rank in self._dead or not handle.dead():
             return
         self._dead.add(rank)
-        deadline = time.monotonic() + DEATH  # a process that it has started may print without end
+        deadline = time.monotonic() + GRACE  # a process that it has started may print without end
         for connection, read in ((handle.wire, self._message), (handle.output, self._printed)):
             while connection in self._selector.get_map() and connection.poll() and time.monotonic() < deadline:
                 read(rank)
