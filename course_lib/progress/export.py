@@ -8,6 +8,7 @@ reading a file must not lead to running code that somebody else wrote.
 
 import json
 import sqlite3
+from itertools import chain
 
 from ..errors import CourseError, json_trouble
 from .store import TABLES, Store, Tables, dump, merge
@@ -29,6 +30,9 @@ def read(store: Store, text: str) -> int:
         if export["format"] == FORMAT:
             found = {"scores": [], **export["tables"]}  # version 1.0 had no scores
             tables = {name: found[name] for name in EXPORTED}
+            for row in chain.from_iterable(tables.values()):
+                for column in {"findings", "value"} & row.keys():
+                    json.loads(row[column])  # else the first read takes it for damage of the whole file
             return store.use(lambda db: _add(db, tables))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, sqlite3.Error) as error:
         raise CourseError(

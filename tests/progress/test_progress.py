@@ -246,6 +246,7 @@ def change(export: str, table: str, **values: object) -> str:
         (lambda text: change(text, "attempts", started_ns=2**64), "not a whole export .*too large"),
         (lambda text: change(text, "verdicts", status=None), "not a whole export .*NOT NULL constraint"),
         (lambda text: change(text, "attempts", source=["x"]), "not a whole export .*'list' is not supported"),
+        (lambda text: change(text, "predictions", value="1984/"), "not a whole export .*it is no JSON"),
         (lambda text: text.replace('"format": 1', '"format": 7'), "has format 7, and this .* reads format 1"),
     ],
 )

@@ -44,6 +44,24 @@ def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run() -> None:
     assert not hasattr(sys.modules["math"], "left_by_a_rank")
 
 
+def test_a_file_that_a_function_leaves_open_is_written(tmp_path) -> None:
+    def program() -> None:
+        left = [open(tmp_path / "log", "w")]  # noqa: SIM115
+        left.append(left)  # only the garbage collector would close it
+        left[0].write("step 1\n")
+
+    World(1, backend="processes").run(program)
+    assert (tmp_path / "log").read_text() == "step 1\n"
+
+
+def test_a_child_that_a_function_forks_ends_with_the_function() -> None:
+    def program() -> int:
+        child = os.fork()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else sys.exit(3)
+
+    assert list(World(1, backend="processes").run(program)) == [3]
+
+
 def test_output_is_kept_by_rank_and_shown_in_their_order(capsys, monkeypatch) -> None:
     monkeypatch.setattr(Lines, "every", 60.0)  # a busy machine's run would have more than one update
 

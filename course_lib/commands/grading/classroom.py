@@ -1,8 +1,8 @@
 """A class: its grades as Canvas and Moodle import them, and a page for its teacher.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named. Any other file is named after its student: `ann.ipynb`. An exercise has passed if one of the student's attempts
-has, in any of the student's notebooks.
+named, or the folder around `work`. Any other file is named after its student: `ann.ipynb`. An exercise has passed if
+one of the student's attempts has, in any of the student's notebooks.
 """
 
 import csv
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from unicodedata import normalize
 
 from ...syllabus import Lesson
 from ...widgets.style import SHEET, details
 from .report import Grade, Graded, as_text, best
 
-LESSON = re.compile(r"\d\d-")
-"""How the file name of a lesson begins."""
+LESSON = re.compile(r"\d\d-\D")
+"""How the file name of a lesson begins. The number of a student may begin with 20-123."""
 
 STYLE = "body { font-family: sans-serif; margin: 1em } .course-widget h2 { margin-top: 1em } th { white-space: nowrap }"
 
@@ -43,7 +44,8 @@ def students(graded: Iterable[Graded]) -> list[Student]:
     notebooks: dict[str, list[Graded]] = defaultdict(list)
     for one in graded:
         path = Path(one.notebook).absolute()
-        notebooks[path.parent.name if LESSON.match(path.name) else path.stem].append(one)
+        folder = path.parent.parent if path.parent.name == "work" else path.parent
+        notebooks[normalize("NFC", folder.name if LESSON.match(path.name) else path.stem)].append(one)
     return [
         Student(
             name=name,

@@ -59,9 +59,11 @@ def _checked(solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limit
         theirs.close()
         ours.send_bytes(json.dumps([token, *((name, str(file)) for name, file in solutions)]).encode())
         found = _answer(ours, token, None, watch)  # it is ready: no exercise's time runs before
-        for name, _ in solutions:
+        for number, (name, _) in enumerate(solutions):
             if isinstance(found, dict):
                 found = _answer(ours, token, limits.turn_seconds, watch)
+            if found == CRASHED and number:  # a thread of an earlier function may have done it: start with this one
+                return
             if isinstance(found, str):
                 yield Grade(exercise=name, status="error", observed=found)
                 return

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient import NotebookClient
@@ -28,7 +29,7 @@ TAKE = "__import__('course_lib.commands.grading.checker', fromlist=['capture']).
 STARTUP_SECONDS = 120
 LONGEST = 1000
 """Characters of an error. Every row of CSV repeats them."""
-HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
+HANDED_IN = re.compile(r"""^@?[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
 SILENT = logging.Logger(__name__, level=logging.CRITICAL + 1)  # nbclient logs what is reported as a remark
 
 
@@ -73,7 +74,8 @@ class _Client(NotebookClient):
         stopped = {"ename": "KeyboardInterrupt", "evalue": f"it was stopped after {limits.turn_seconds:g} s"}
         super().__init__(
             new_notebook(cells=[new_code_cell()]),
-            AsyncKernelManager(kernel_name="python3"),
+            # In no folder, it finds this Python; in that of a user, perhaps a different one with this name.
+            AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])),
             timeout_func=lambda cell: limits.turn_seconds,
             interrupt_on_timeout=True,
             error_on_timeout=stopped,

@@ -29,7 +29,8 @@ from ..torch_hooks import default_group, interposer, private
 from .protocol import Job
 from .threads import Threads
 
-STOP = signal.SIGUSR1  # the signal to a rank's main thread: raise `Stopped` in the learner's function
+STOP = signal.SIGURG
+"""The signal to a rank's main thread: raise `Stopped` in the learner's function. Programs have handlers for SIGUSR1."""
 STOP_EVERY = 0.02  # seconds between two signals to a rank that must stop
 
 

@@ -230,8 +230,9 @@ class RunLoop:
         if rank in self._dead or not handle.dead():
             return
         self._dead.add(rank)
-        for connection, read in ((handle.output, self._printed), (handle.wire, self._message)):
-            while connection in self._selector.get_map() and connection.poll():
+        deadline = time.monotonic() + GRACE  # a process that it has started may print without end
+        for connection, read in ((handle.wire, self._message), (handle.output, self._printed)):
+            while connection in self._selector.get_map() and connection.poll() and time.monotonic() < deadline:
                 read(rank)
             self._unregister(connection)
         if self._located[rank] is None:

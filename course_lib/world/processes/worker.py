@@ -75,6 +75,7 @@ class Worker:
 
     def __init__(self, wire: Connection, output: Connection) -> None:
         self._wire, self._output_fd = wire, output.fileno()
+        self._pid = os.getpid()
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[ProcessRank] = queue.SimpleQueue()
         self._rank: ProcessRank | None = None  # of the current or the last run
@@ -125,6 +126,8 @@ class Worker:
             value = self._call(rank)
         except BaseException as caught:
             error = caught
+        if os.getpid() != self._pid:  # the function has forked this process, which now ends as Python ends one
+            raise error or SystemExit
         rank.done.set()
         self._imports.note()
         return Finished(
@@ -242,8 +245,9 @@ def _gpu_works() -> bool:
 
 
 def _flush() -> None:
-    """Flush all output of Python and C to the pipe."""
-    for stream in (sys.stdout, sys.stderr):
+    """Flush all output of Python and C to the pipe, and files that are still open: this process may be killed next."""
+    files = [one for one in gc.get_objects() if type(one) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)]
+    for stream in (sys.stdout, sys.stderr, *files):
         with contextlib.suppress(ValueError, OSError, AttributeError):  # closed, or replaced by any object
             stream.flush()
     ctypes.CDLL(None).fflush(None)

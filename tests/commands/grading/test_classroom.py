@@ -36,11 +36,13 @@ def read(graded: list[Graded]) -> list[dict[str, str]]:
 def test_a_gradebook_has_the_columns_of_canvas_and_one_for_each_lesson_handed_in() -> None:
     graded = [
         notebook("in/zoe/03-first.ipynb", passed("a.x"), slip("a.y", "")),
-        notebook("in/zoe/04-second.ipynb", passed("b.z")),
+        notebook("in/zoe/work/04-second.ipynb", passed("b.z")),
         notebook("in/ann.ipynb", passed("a.x"), passed("a.y"), Grade(exercise="b.z", status="missing")),
+        notebook("in/20-123-456.ipynb", passed("b.z")),
     ]
 
-    ann, zoe = read(graded)
+    number, ann, zoe = read(graded)
+    assert number["Student"] == "20-123-456"
     assert list(ann) == ["Student", "ID", "SIS Login ID", "Section", "03-first", "04-second"]
     assert list(ann.values()) == ["ann", "", "ann", "", "100.0", ""]
     assert list(zoe.values()) == ["zoe", "", "zoe", "", "50.0", "100.0"]

@@ -21,7 +21,7 @@ from course_lib import exercise
 from course_lib.commands import cli
 from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.commands.grading.kernel import handed_in
+from course_lib.commands.grading.kernel import _Client, handed_in
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
 from course_lib.exercises import get
@@ -163,6 +163,7 @@ def test_a_cell_that_raises_stops_nothing(graded: dict[str, Graded]) -> None:
 def test_a_magic_or_a_slip_hides_no_exercise_and_a_stub_takes_nothing_back(graded: dict[str, Graded]) -> None:
     leaves = of(graded["leaves"])
     assert leaves["start.first"].status == "passed"
+    assert handed_in('%time 1\nexercise("ranks.hello")(hello)') == ["ranks.hello"]
     assert leaves["ranks.repair_average"].status == "error"
     assert leaves["ranks.repair_average"].observed.startswith("SyntaxError: invalid syntax")
 
@@ -249,6 +250,16 @@ def test_an_endless_cell_is_stopped_and_the_next_one_runs(write: Write) -> None:
         "code cell 2 raised ZeroDivisionError: division by zero",
     )
     assert one.ended.startswith("there is no exercise in it")
+
+
+def test_notebooks_run_in_this_python_whatever_kernels_the_user_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "kernels/python3").mkdir(parents=True)
+    (folder / "kernel.json").write_text('{"argv": ["another"], "display_name": "", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+    assert _Client(Limits()).km.kernel_spec.argv[0] == sys.executable
 
 
 def test_what_is_no_notebook_is_named(tmp_path: Path) -> None:
