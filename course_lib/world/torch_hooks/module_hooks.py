@@ -3,14 +3,13 @@
 torch keeps them for the whole process. While threads are ranks, a hook runs only on the rank that has registered it.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.nn.modules import module as of_torch
 
+from .dispatch import current
 from .patching import Replacement
 
 Hook = Callable[..., Any]
@@ -19,19 +18,16 @@ Hook = Callable[..., Any]
 class _HooksOfRanks(OrderedDict[int, Hook]):
     """A replacement for one of torch's tables of hooks. It starts with those that the process has registered."""
 
-    current: Callable[[], Any]
-
     def __setitem__(self, number: int, hook: Hook) -> None:
-        rank = self.current()
-        super().__setitem__(number, hook if rank is None else self._only_on(rank, hook))
-
-    def _only_on(self, rank: Any, hook: Hook) -> Hook:
-        return lambda *args, **kwargs: hook(*args, **kwargs) if self.current() is rank else None
+        rank = current()
+        super().__setitem__(number, hook if rank is None else _only_on(rank, hook))
 
 
-def replacements(current: Callable[[], Any]) -> Iterator[Replacement]:
-    """Yield replacements for the tables of hooks. `current()` returns the calling thread's rank."""
-    table = type("_HooksOfRanks", (_HooksOfRanks,), {"current": staticmethod(current)})
+def _only_on(rank: Any, hook: Hook) -> Hook:
+    return lambda *args, **kwargs: hook(*args, **kwargs) if current() is rank else None
+
+
+def replacements() -> Iterator[Replacement]:
     for name, hooks in vars(of_torch).items():
         if name.startswith("_global_") and name.endswith("_hooks"):
-            yield of_torch, name, table(hooks)
+            yield of_torch, name, _HooksOfRanks(hooks)
