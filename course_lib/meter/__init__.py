@@ -9,7 +9,7 @@ from .memory import MemoryReport, Snapshot
 from .memory_meter import MemoryMeter, mark
 from .optimizer_steps import OptimizerSteps
 from .replay import Film, Replay, film
-from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
+from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file, outward
 from .tensors.storages import storage_of, tensors_in
 from .timeline import Timeline, slowest
 from .watching.operators import current, operators_of, unwatched, watched_again
@@ -37,6 +37,7 @@ __all__ = [
     "is_learners_file",
     "mark",
     "operators_of",
+    "outward",
     "slowest",
     "stand_ins",
     "storage_of",

@@ -8,7 +8,6 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 import io
 import pickle
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
-from ...meter import current, tensors_in, watched_again
+from ...meter import current, outward, tensors_in, watched_again
 from ..pickling import FunctionCall
 from ..torch_hooks import interposer
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
@@ -103,7 +102,7 @@ def _collective(operator: Any, args: Any) -> Any:
 
 def _object_collective() -> str:
     """Return a description of the collective of Python objects that is on the stack; empty if there is none."""
-    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+    for frame in outward(sys._getframe(1)):
         name = frame.f_code.co_name
         if frame.f_code.co_filename == c10d.__file__ and "_object" in name and name in c10d.__all__:
             return f"{name}: Python objects travel as tensors, and are read from the bytes that arrive"
