@@ -11,7 +11,7 @@ from ..errors import CourseError
 from .run import Order, Run
 
 BACKENDS = {
-    "simulated": "simulated.backend.Simulated",
+    "simulated": "simulated.Simulated",
     "processes": "cluster.processes.on_cpus",
     "nccl": "cluster.processes.on_gpus",
     "dryrun": "dryrun.backend.DryRun",

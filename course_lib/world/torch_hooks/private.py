@@ -1,6 +1,6 @@
 """The private torch names that worlds use: a check that they exist, and functions that read them.
 
-In worlds, only the modules of `torch_hooks` and `dryrun`, and `rank_threads/one_process.py`, use private torch names.
+In worlds, only the modules of `torch_hooks` and `dryrun`, and `simulated.py`, use private torch names.
 """
 
 import sys
