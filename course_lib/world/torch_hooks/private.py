@@ -137,21 +137,6 @@ def fake_mode() -> Any:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
-def fsdp_param() -> Any:
-    """Return the module in which FSDP2 shards parameters. It is imported here because it takes most of a second to
-    load."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_param
-
-    return _fsdp_param
-
-
-def dtensor_padding() -> Any:
-    """Return the module in which DTensor pads the parts of a tensor. It is imported here for the same reason."""
-    from torch.distributed.tensor import _collective_utils
-
-    return _collective_utils
-
-
 def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
     """Return the global ranks of `group`'s members, in the order of their group ranks."""
     by_global = c10d._world.pg_group_ranks[group]
