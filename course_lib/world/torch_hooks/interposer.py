@@ -14,6 +14,7 @@ collectives. Operators that draw random numbers get the rank's own generator.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -23,9 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.modules import module as of_modules
 from torch.utils.hooks import RemovableHandle
 
-from . import default_group, dispatch, module_hooks, private
+from . import default_group, dispatch, private
 from .dispatch import current as current  # which others ask for here
 from .dispatch import process, thread
 from .gloo import LoopbackGloo
@@ -102,6 +104,21 @@ def _removed_with_rank(register: Callable[..., RemovableHandle]) -> Callable[...
 def _remove(hooks: list[RemovableHandle]) -> None:
     for handle in hooks:
         handle.remove()
+
+
+class _HooksOfRanks(OrderedDict[int, Callable[..., Any]]):
+    """A replacement for one of torch's tables of hooks on all modules, such as those of `FlopCounterMode`.
+
+    torch keeps them for the whole process. While threads are ranks, a hook runs only on the rank that registered it.
+    """
+
+    def __setitem__(self, number: int, hook: Callable[..., Any]) -> None:
+        rank = current()  # None for hooks that the process has registered
+
+        def only_on_rank(*args: Any, **kwargs: Any) -> Any:
+            return hook(*args, **kwargs) if current() is rank else None
+
+        super().__setitem__(number, hook if rank is None else only_on_rank)
 
 
 # -- process groups ----------------------------------------------------------------------------------------------
@@ -204,7 +221,9 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
     yield from _replacements_of_ranks()
-    yield from module_hooks.replacements()
+    for name, hooks in vars(of_modules).items():
+        if name.startswith("_global_") and name.endswith("_hooks"):
+            yield of_modules, name, _HooksOfRanks(hooks)
     for module in (torch, torch.random):
         yield module, "default_generator", dispatch.default_generator
 
