@@ -60,14 +60,10 @@ _NEEDED = {
 }
 
 
-def missing_names() -> list[str]:
-    """Return the names that worlds need and this torch lacks; empty if it has all."""
-    return [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
-
-
-if missing_names():
+_missing = [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
+if _missing:
     raise CourseError(
-        f"torch {torch.__version__} lacks {', '.join(missing_names())}, which simulated worlds are built on. "
+        f"torch {torch.__version__} lacks {', '.join(_missing)}, which simulated worlds are built on. "
         "These are private names, which another torch may rename. Install a torch that the course was tried with: "
         "run `make lab` again, or `pip install torch==2.13.0`. `course doctor` lists the others."
     )
