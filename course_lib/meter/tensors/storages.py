@@ -39,6 +39,14 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of a strided tensor in its storage, and the byte behind its last."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
+    start = int(tensor.storage_offset())
+    return start * tensor.itemsize, (start + reach) * tensor.itemsize
+
+
 _CONTAINERS = (list, tuple, Mapping)
 _LEAVES = frozenset({int, float, bool, str, type(None), torch.ScriptObject})  # frequent; to ask for a Mapping is slow
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ...meter import storage_of
+from ...meter import extent, storage_of
 
 Span = tuple[int, int, int]
 """A storage, with the first byte of a tensor in it and the byte behind its last."""
@@ -14,8 +14,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether the elements of a strided tensor lie next to each other in memory, in any order."""
     if tensor.is_contiguous():
         return True
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return tensor.numel() == 1 + sum((size - 1) * stride for size, stride in sizes)
+    first, end = extent(tensor)
+    return end - first == tensor.nbytes
 
 
 def spans(tensors: Iterable[torch.Tensor]) -> Iterator[Span]:
@@ -23,8 +23,7 @@ def spans(tensors: Iterable[torch.Tensor]) -> Iterator[Span]:
     for tensor in tensors:
         storage = storage_of(tensor)
         if storage is not None and tensor.numel() and is_dense(tensor):
-            start = int(tensor.storage_offset()) * tensor.itemsize
-            yield storage._cdata, start, start + tensor.numel() * tensor.itemsize
+            yield storage._cdata, *extent(tensor)
 
 
 def overlap(some: Iterable[Span], others: Iterable[Span]) -> bool:
