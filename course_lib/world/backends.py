@@ -62,7 +62,7 @@ def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tup
         if option not in taken:
             raise CourseError(
                 f"World({option}={value!r}): {_OPTIONS[option]}; the backend here is {name!r}. Leave {option}= out, or "
-                "choose one of these two with backend=."
+                "choose a backend that takes it with backend=."
             )
     if gpus:
         options = options | {"at_most": int(gpus)}
