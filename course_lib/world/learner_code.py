@@ -7,7 +7,9 @@ import re
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import takewhile
 from types import CodeType, FrameType
 
 from torch import overrides
@@ -80,38 +82,33 @@ def _called_in(source: str) -> frozenset[str]:
 def source_line_on(frame: FrameType) -> SourceLine | None:
     """Return the innermost line of the learner's code on the stack of `frame`, with its caller.
 
-    Code without a file (that of `python -c`, a dataclass's methods) counts where nothing else does. Library code may
-    run without the learner's (a reference solution): then return its outermost line. Return None if only code that
-    runs ranks is on the stack.
+    Library code may run without the learner's (a reference solution): then return its outermost line. Return None if
+    only code that runs ranks is on the stack.
     """
-    without_file = outermost = None
-    for walker in outward(frame):
-        if is_learners(walker.f_code):
-            if walker.f_code.co_filename != "<string>":
-                return _with_caller(walker)
-            without_file = without_file or walker
-        elif not is_internal(walker.f_code) and walker.f_code.co_filename != "<string>":  # multiprocessing's command
-            outermost = walker
-    found = without_file or outermost
-    return None if found is None else SourceLine.of(found)
+    frames = list(outward(frame))[::-1]
+    if line := in_program(SourceLine.of(one) for one in frames if is_learners(one.f_code)):
+        return line
+    others = (one for one in frames if not is_internal(one.f_code))
+    library = (one for one in others if one.f_code.co_filename != "<string>")  # multiprocessing's command
+    return next(map(SourceLine.of, library), None)
+
+
+def in_program(lines: Iterable[SourceLine]) -> SourceLine | None:
+    """Return the last of the learner's lines with its caller, the last one of those in the file where the first one is.
+
+    Code without a file (that of `python -c`, a dataclass's methods) counts where nothing else does.
+    """
+    found = list(lines)
+    found = [line for line in found if line.filename != "<string>"] or found
+    if not found:
+        return None
+    *_, caller = takewhile(lambda line: line.filename == found[0].filename, found)
+    return found[-1] if found[-1].filename == caller.filename else found[-1]._replace(caller=caller)
 
 
 def is_internal(code: CodeType) -> bool:
     """Return whether `code` runs ranks, or has marked itself, as for pytest, as code that only calls the learner's."""
     return code.co_filename.startswith(_INTERNAL) or "__tracebackhide__" in code.co_varnames
-
-
-def _with_caller(frame: FrameType) -> SourceLine:
-    """Return the line that `frame` is at, with its caller. Further out than the learner's code is what runs ranks."""
-    line, caller, filename = SourceLine.of(frame), None, frame.f_code.co_filename
-    for walker in outward(frame.f_back):
-        code = walker.f_code
-        if code.co_filename != filename:
-            if code.co_filename.startswith(_WORLD):
-                break
-            if is_learners(code) and code.co_filename != "<string>":
-                caller, filename = walker, code.co_filename
-    return line if caller is None or filename == line.filename else line._replace(caller=SourceLine.of(caller))
 
 
 def position_of(thread: threading.Thread) -> SourceLine | None:
