@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from ...errors import CourseError
 from ...meter import current, outward, tensors_in, watched_again
 from ..pickling import FunctionCall
-from ..torch_hooks import interposer
+from ..torch_hooks.dispatch import collective_kernel
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
 
@@ -57,7 +57,7 @@ class WithoutNumbers(FakeTensorMode):
             with self:  # its result is made inside, where autograd's kernels exclude the meter's key
                 return watched_again(lambda: func.redispatch(cpu_kernels, *args, **kwargs))()
         if func.namespace == "c10d":  # reached where autograd's kernels exclude the rank's key
-            return _collective(func, args)
+            return collective_kernel(func)(None, *args)
         if self._within_ddp and _counts(args, kwargs):
             return func(*args, **kwargs)
         name = func._schema.name.split("::")[1]
@@ -90,14 +90,6 @@ class WithoutNumbers(FakeTensorMode):
         for tensor in tensors:
             if isinstance(tensor, FakeTensor) and tensor.constant is not None:
                 self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
-
-
-def _collective(operator: Any, args: Any) -> Any:
-    current = interposer.current()
-    assert current is not None
-    names = [argument.name for argument in operator._schema.arguments]
-    arguments = dict(zip(names, args, strict=False))
-    return current.collective(operator, arguments, lambda *lent: operator.redispatch(cpu_kernels, *lent))
 
 
 def _object_collective() -> str:

@@ -59,7 +59,7 @@ _DEFAULTS = {  # addresses
 }
 
 
-def _collective_kernel(operator: Any) -> Callable[..., Any]:
+def collective_kernel(operator: Any) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
     # A monitored barrier ends when all members have called; gloo's own would block here, rank after rank.
     waits_only = operator._schema.name == "c10d::monitored_barrier_"
@@ -157,7 +157,7 @@ def _register() -> list[torch.library.Library]:
     collectives, aten = torch.library.Library("c10d", "IMPL"), torch.library.Library("aten", "IMPL")
     for name, operator in operators_of("c10d"):
         if "process_group" in [argument.name for argument in operator._schema.arguments]:
-            collectives.impl(name, _collective_kernel(operator), KEY, with_keyset=True)
+            collectives.impl(name, collective_kernel(operator), KEY, with_keyset=True)
     for name, operator in operators_of("aten"):
         names = [argument.name for argument in operator._schema.arguments]
         if "generator" in names and "device" in names:
