@@ -106,7 +106,7 @@ def _processes(peer: float, name: str) -> Iterator[Row]:
     cold = seconds(lambda: run(World(4, backend="processes")))
     world = World(4, backend="processes")
     warm = median_seconds(lambda: run(world), 20)
-    server = psutil.Process(psutil.Process(pool.processes[0].pid).ppid())
+    server = psutil.Process(psutil.Process(pool.processes[0].process.pid).ppid())
     megabytes = megabytes_of([server, *server.children()])
     failing = median_seconds(lambda: fail(world), 5)
     dying = median_seconds(lambda: die(world), 5)

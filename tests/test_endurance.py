@@ -91,7 +91,7 @@ def held() -> tuple[int, int, int, int]:
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps is not held by anyone
-    kernel, ranks = psutil.Process(), [psutil.Process(process.pid) for process in pool.processes]
+    kernel, ranks = psutil.Process(), [psutil.Process(handle.process.pid) for handle in pool.processes]
     of_ranks = max(rank.num_fds() for rank in ranks)
     return kernel.memory_info().rss, threading.active_count(), kernel.num_fds(), of_ranks
 

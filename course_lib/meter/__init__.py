@@ -9,8 +9,9 @@ from .memory import MemoryReport, Snapshot
 from .memory_meter import MemoryMeter, mark
 from .optimizer_steps import OptimizerSteps
 from .replay import Film, Replay, film
-from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
-from .tensors.storages import storage_of, tensors_in
+from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file, outward
+from .tensors.holders import variables
+from .tensors.storages import Span, is_dense, overlap, spans, storage_of, tensors_in
 from .timeline import Timeline, slowest
 from .watching.operators import current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
@@ -28,20 +29,26 @@ __all__ = [
     "Replay",
     "Snapshot",
     "SourceLine",
+    "Span",
     "Timeline",
     "current",
     "film",
     "gpu_bytes",
+    "is_dense",
     "is_learners",
     "is_learners_code",
     "is_learners_file",
     "mark",
     "operators_of",
+    "outward",
+    "overlap",
     "slowest",
+    "spans",
     "stand_ins",
     "storage_of",
     "tensors_in",
     "unwatched",
+    "variables",
     "watched_again",
     "watched_steps",
 ]

@@ -6,12 +6,12 @@ storages, so a tensor is on the GPU if its storage is in the ledger.
 
 import math
 import sys
-from types import FrameType
 
 import torch
 
 from ..errors import CourseError
 from .ledger.ledger import Ledger
+from .source_line import outward
 
 GPU_BYTES = 80 * 10**9
 
@@ -87,11 +87,8 @@ class PretendedGpu:
 def made_by_torch_next_to_parameters() -> bool:
     """Return whether an operator that reads no tensor was called by a part of torch that makes memory where the
     parameters are."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (name := _module(frame)).startswith(("course_lib.meter.", "course_lib.world.")):
-        frame = frame.f_back
-    return frame is not None and name.startswith(_NEXT_TO_PARAMETERS) and not name.startswith(_CHECKPOINTS)
-
-
-def _module(frame: FrameType) -> str:
-    return f"{frame.f_globals.get('__name__')}."
+    for frame in outward(sys._getframe(1)):
+        name = f"{frame.f_globals.get('__name__')}."
+        if not name.startswith(("course_lib.meter.", "course_lib.world.")):
+            return name.startswith(_NEXT_TO_PARAMETERS) and not name.startswith(_CHECKPOINTS)
+    return False

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .cuda import CudaMemory
+import torch
+
 from .ledger.history import MemoryEvent
 from .ledger.peak import Peak
 from .optimizer_steps import OptimizerSteps
@@ -25,6 +26,33 @@ class StillHeld:
 
     def __str__(self) -> str:
         return f"{self.nbytes:,} bytes that were a parameter's are still held by {'; '.join(self.holders)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaMemory:
+    """The figures of torch's CUDA allocator for this process. They include the temporary memory of CUDA kernels.
+
+    Attributes:
+        allocated_bytes, max_allocated_bytes: `torch.cuda.memory_allocated`, and the most since the run began.
+        reserved_bytes, max_reserved_bytes: `torch.cuda.memory_reserved`, likewise.
+    """
+
+    allocated_bytes: int
+    max_allocated_bytes: int
+    reserved_bytes: int
+    max_reserved_bytes: int
+
+    @staticmethod
+    def now() -> "CudaMemory | None":
+        """Return the current figures, or None if this process does not use CUDA."""
+        if not torch.cuda.is_initialized():
+            return None
+        return CudaMemory(
+            allocated_bytes=torch.cuda.memory_allocated(),
+            max_allocated_bytes=torch.cuda.max_memory_allocated(),
+            reserved_bytes=torch.cuda.memory_reserved(),
+            max_reserved_bytes=torch.cuda.max_memory_reserved(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

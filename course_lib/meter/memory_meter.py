@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from .cuda import CudaMemory
 from .gpu import PretendedGpu, made_by_torch_next_to_parameters
 from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
 from .ledger.purposes import purposes
-from .memory import MemoryReport, Snapshot, StillHeld
+from .memory import CudaMemory, MemoryReport, Snapshot, StillHeld
 from .optimizer_steps import StepRecorder
 from .tensors.aliases import Aliases, AliasesInUse, Progress
 from .tensors.graph import makes_gradient

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .source_line import SourceLine, is_learners
+from .source_line import SourceLine, is_learners, outward
 from .tensors.storages import ORDINARY, plain
 
 MOST_STEPS = 2000  # of an optimizer
@@ -86,7 +86,5 @@ def _checksum(samples: list[bytes]) -> int:
 
 
 def _line() -> SourceLine | None:
-    frame = sys._getframe(1)
-    while frame is not None and not is_learners(frame.f_code):
-        frame = frame.f_back  # type: ignore[assignment]
-    return SourceLine.of(frame) if frame is not None else None
+    learners = (frame for frame in outward(sys._getframe(1)) if is_learners(frame.f_code))
+    return next(map(SourceLine.of, learners), None)

@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -49,6 +50,13 @@ class SourceLine(NamedTuple):
 
     def __str__(self) -> str:
         return f"{_file_label(self.filename)}line {self.line}"
+
+
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, its caller, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _file_label(filename: str) -> str:

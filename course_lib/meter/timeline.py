@@ -7,7 +7,7 @@ computing rank may also be waiting for a core. Times are seconds from the start 
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -134,7 +134,8 @@ def slowest(timelines: Sequence[Timeline]) -> str:
         collectives = (c for c in line.calls if c.op not in _OTHERS and len(c.ranks) > 1)
         last = max((call.issued for call in collectives), default=None)
         if last is not None:
-            rows.append((_seconds(line.computed, last), _seconds(line.waited, last), line.rank, _before(line, last)))
+            computed, waited = (_seconds_until(intervals)(last) for intervals in (line.computed, line.waited))
+            rows.append((computed, waited, line.rank, _before(line, last)))
     if len(rows) < 2:
         return "No two ranks called a collective, so no rank delayed another."
     fastest, *_, slow = sorted(rows)
@@ -161,8 +162,3 @@ def _before(timeline: Timeline, last: float) -> str:
         by_line[call.line] += until
     line = max(by_line, key=by_line.__getitem__)
     return f"{1e3 * by_line[line]:.1f} ms of it before its calls at {line}"
-
-
-def _seconds(intervals: Iterable[Interval], until: float) -> float:
-    """Return the length of `intervals` before the moment `until`."""
-    return sum(max(0.0, min(one.end, until) - one.start) for one in intervals)

@@ -10,6 +10,7 @@
 The gradient of what all ranks use is the sum of what they send back; the gradient of a sum goes to each summand.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,21 +19,22 @@ from torch import Tensor
 from torch.autograd import Function
 
 Group = dist.ProcessGroup | None
+Way = Callable[[Tensor], Tensor]
 
 
 def copy(x: Tensor, group: Group = None) -> Tensor:
     """Return `x`, which is the same on every rank. Backward sums its gradient over the ranks."""
-    return _apply(_Copy, x, group)
+    return _with_backward(x, lambda x: x.view_as(x), lambda grad: _sum(grad, group))
 
 
 def all_reduce(x: Tensor, group: Group = None) -> Tensor:
     """Return the sum of all ranks' `x`. Backward hands the sum's gradient to each rank."""
-    return _apply(_AllReduce, x, group)
+    return _with_backward(x, lambda x: _sum(x, group), lambda grad: grad)
 
 
 def all_gather(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Return all ranks' `x`, joined along `dim`. Backward sums the gradients and gives each rank its part."""
-    return _apply(_AllGather, x, dim, group)
+    return _with_backward(x, lambda x: join(x, dim, group), lambda grad: _sum_of_my_part(grad, dim, group))
 
 
 def reduce_scatter(x: Tensor, dim: int, group: Group = None) -> Tensor:
@@ -41,7 +43,7 @@ def reduce_scatter(x: Tensor, dim: int, group: Group = None) -> Tensor:
     Raises:
         ValueError: the ranks' parts would not have the same size.
     """
-    return _apply(_ReduceScatter, x, dim, group)
+    return _with_backward(x, lambda x: _sum_of_my_part(x, dim, group), lambda grad: join(grad, dim, group))
 
 
 def all_to_all(x: Tensor, sent: list[int], received: list[int], group: Group = None) -> Tensor:
@@ -51,7 +53,9 @@ def all_to_all(x: Tensor, sent: list[int], received: list[int], group: Group = N
         x: [sum of sent, ...], the rows for rank 0, then those for rank 1, and so on.
         sent, received: how many rows go to each rank, and how many come from it.
     """
-    return _apply(_AllToAll, x, sent, received, group)
+    return _with_backward(
+        x, lambda x: _exchange(x, sent, received, group), lambda grad: _exchange(grad, received, sent, group)
+    )
 
 
 def part(x: Tensor, dim: int, group: Group = None) -> Tensor:
@@ -76,62 +80,21 @@ def join(x: Tensor, dim: int, group: Group = None) -> Tensor:
     return torch.cat(parts.unbind(), dim)
 
 
-class _Copy(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
+class _WithBackward(Function):
+    """A function of a tensor, with another one as its backward."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _sum(grad, ctx.group), None
-
-
-class _AllReduce(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        return _sum(x, group)
+    def forward(ctx: Any, x: Tensor, forward: Way, backward: Way) -> Tensor:
+        ctx.way_back = backward
+        return forward(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, None
+        return ctx.way_back(grad), None, None
 
 
-class _AllGather(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Group) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return join(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _sum_of_my_part(grad, ctx.dim, ctx.group), None, None
-
-
-class _ReduceScatter(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Group) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _sum_of_my_part(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return join(grad, ctx.dim, ctx.group), None, None
-
-
-class _AllToAll(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: Group) -> Tensor:
-        ctx.sent, ctx.received, ctx.group = sent, received, group
-        return _exchange(x, sent, received, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _exchange(grad, ctx.received, ctx.sent, ctx.group), None, None, None
-
-
-def _apply(function: type[Function], *args: Any) -> Tensor:
-    result: Tensor = function.apply(*args)
+def _with_backward(x: Tensor, forward: Way, backward: Way) -> Tensor:
+    result: Tensor = _WithBackward.apply(x, forward, backward)
     return result
 
 

@@ -44,24 +44,16 @@ def clip_grad_norm_(engine: Any, max_norm: float, group: Group = None) -> Tensor
 
 def whole_state_dict(engine: Any, group: Group = None) -> dict[str, Tensor]:
     """Return the state of the whole TinyGPT, with its keys, on every rank. `engine` may be the model itself."""
-    dims = _cut_dims(engine)
-    return {name: _join(value, dims.get(name), group) for name, value in engine.state_dict().items()}
+    state: dict[str, Tensor] = engine.state_dict()
+    return state | {name: join(state[name], dim, group) for name, dim in _cut_dims(engine).items()}
 
 
 def load_whole_state_dict(engine: Any, state_dict: dict[str, Tensor], group: Group = None) -> None:
     """Take the state of the whole TinyGPT, the same on every rank, whatever mesh it was saved on."""
-    dims = _cut_dims(engine)
-    engine.load_state_dict({name: _part(value, dims.get(name), group) for name, value in state_dict.items()})
+    dims = {name: dim for name, dim in _cut_dims(engine).items() if name in state_dict}
+    engine.load_state_dict(state_dict | {name: part(state_dict[name], dim, group) for name, dim in dims.items()})
 
 
 def _cut_dims(engine: Any) -> dict[str, int]:
     model = getattr(engine, "module", engine)
     return {name: param.cut_dim for name, param in model.named_parameters() if hasattr(param, "cut_dim")}
-
-
-def _join(value: Tensor, dim: int | None, group: Group) -> Tensor:
-    return value if dim is None else join(value, dim, group)
-
-
-def _part(value: Tensor, dim: int | None, group: Group) -> Tensor:
-    return value if dim is None else part(value, dim, group)

@@ -11,7 +11,7 @@ from ..errors import CourseError
 from .run import Order, Run
 
 BACKENDS = {
-    "simulated": "simulated.backend.Simulated",
+    "simulated": "simulated.Simulated",
     "processes": "cluster.processes.on_cpus",
     "nccl": "cluster.processes.on_gpus",
     "dryrun": "dryrun.backend.DryRun",
@@ -62,7 +62,7 @@ def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tup
         if option not in taken:
             raise CourseError(
                 f"World({option}={value!r}): {_OPTIONS[option]}; the backend here is {name!r}. Leave {option}= out, or "
-                "choose one of these two with backend=."
+                "choose a backend that takes it with backend=."
             )
     if gpus:
         options = options | {"at_most": int(gpus)}

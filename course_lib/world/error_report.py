@@ -5,12 +5,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from types import TracebackType
 
 from ..errors import CourseError
 from ..meter import SourceLine, is_learners
-from .learner_code import is_internal, source_line_in_dump
+from .learner_code import in_program, is_internal, source_line_in_dump
 
 LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
 
@@ -117,12 +117,8 @@ def _parts(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _innermost(trace: TracebackType | None) -> SourceLine | None:
     """Return the innermost line of the learner's code in `trace`, with its caller."""
-    lines = [
+    return in_program(
         SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(trace)
         if is_learners(frame.f_code)
-    ]
-    if not lines:
-        return None
-    *_, caller = takewhile(lambda one: one.filename == lines[0].filename, lines)
-    return lines[-1] if lines[-1].filename == caller.filename else lines[-1]._replace(caller=caller)
+    )

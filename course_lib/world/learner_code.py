@@ -7,8 +7,9 @@ import re
 import sys
 import sysconfig
 import threading
-import traceback
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import takewhile
 from types import CodeType, FrameType
 
 from torch import overrides
@@ -16,7 +17,7 @@ from torch.distributed import c10d_logger, distributed_c10d
 from torch.utils import _device
 
 from .. import meter
-from ..meter import SourceLine, is_learners, is_learners_code
+from ..meter import SourceLine, is_learners, is_learners_code, outward
 
 # The others wrap the functions of the first; the last one those that are deprecated.
 _DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignore[attr-defined]
@@ -32,8 +33,7 @@ def importing(frame: FrameType | None) -> bool:
     A rank must not be stopped there: Python could not import the rest of the package later, and torch imports some of
     its own packages on first use, for seconds.
     """
-    frames = () if frame is None else traceback.walk_stack(frame)
-    return any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in frames)
+    return any(one.f_code.co_filename.startswith("<frozen importlib") for one in outward(frame))
 
 
 def learner_line(home: threading.Thread | None = None) -> SourceLine:
@@ -52,15 +52,13 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
 def learner_lines() -> tuple[tuple[SourceLine, ...], SourceLine | None]:
     """Return the learner's lines on the caller's stack, outermost first, and the one that called the library, if the
     library has called the learner's code again, as in a hook."""
-    frame: FrameType | None = sys._getframe(1)
     lines, hooked, outside = list[SourceLine](), None, False
-    while frame is not None:
+    for frame in outward(sys._getframe(1)):
         if is_learners(frame.f_code):
             lines.append(SourceLine.of(frame))
             hooked = hooked or (lines[-1] if outside else None)
         else:
             outside = bool(lines)
-        frame = frame.f_back
     return tuple(reversed(lines)), hooked
 
 
@@ -68,12 +66,12 @@ def library_function(line: SourceLine) -> str:
     """Return the library function, on the caller's stack, that the learner's `line` calls by its name; empty if there
     is none, as where the line calls a module."""
     called, found = _called_in(line.source), ""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_learners(frame.f_code):
+    for frame in outward(sys._getframe(1)):
+        if is_learners(frame.f_code):
+            return found
         if frame.f_code.co_name in called:
             found = frame.f_code.co_name
-        frame = frame.f_back
-    return "" if frame is None else found
+    return ""
 
 
 @lru_cache(maxsize=1024)  # of each call
@@ -84,42 +82,33 @@ def _called_in(source: str) -> frozenset[str]:
 def source_line_on(frame: FrameType) -> SourceLine | None:
     """Return the innermost line of the learner's code on the stack of `frame`, with its caller.
 
-    Code without a file (that of `python -c`, a dataclass's methods) counts where nothing else does. Library code may
-    run without the learner's (a reference solution): then return its outermost line. Return None if only code that
-    runs ranks is on the stack.
+    Library code may run without the learner's (a reference solution): then return its outermost line. Return None if
+    only code that runs ranks is on the stack.
     """
-    without_file = outermost = None
-    walker: FrameType | None = frame
-    while walker is not None:
-        if is_learners(walker.f_code):
-            if walker.f_code.co_filename != "<string>":
-                return _with_caller(walker)
-            without_file = without_file or walker
-        elif not is_internal(walker.f_code) and walker.f_code.co_filename != "<string>":  # multiprocessing's command
-            outermost = walker
-        walker = walker.f_back
-    found = without_file or outermost
-    return None if found is None else SourceLine.of(found)
+    frames = list(outward(frame))[::-1]
+    if line := in_program(SourceLine.of(one) for one in frames if is_learners(one.f_code)):
+        return line
+    others = (one for one in frames if not is_internal(one.f_code))
+    library = (one for one in others if one.f_code.co_filename != "<string>")  # multiprocessing's command
+    return next(map(SourceLine.of, library), None)
+
+
+def in_program(lines: Iterable[SourceLine]) -> SourceLine | None:
+    """Return the last of the learner's lines with its caller, the last one of those in the file where the first one is.
+
+    Code without a file (that of `python -c`, a dataclass's methods) counts where nothing else does.
+    """
+    found = list(lines)
+    found = [line for line in found if line.filename != "<string>"] or found
+    if not found:
+        return None
+    *_, caller = takewhile(lambda line: line.filename == found[0].filename, found)
+    return found[-1] if found[-1].filename == caller.filename else found[-1]._replace(caller=caller)
 
 
 def is_internal(code: CodeType) -> bool:
     """Return whether `code` runs ranks, or has marked itself, as for pytest, as code that only calls the learner's."""
     return code.co_filename.startswith(_INTERNAL) or "__tracebackhide__" in code.co_varnames
-
-
-def _with_caller(frame: FrameType) -> SourceLine:
-    """Return the line that `frame` is at, with its caller. Further out than the learner's code is what runs ranks."""
-    line, caller, filename = SourceLine.of(frame), None, frame.f_code.co_filename
-    walker = frame.f_back
-    while walker is not None:
-        code = walker.f_code
-        if code.co_filename != filename:
-            if code.co_filename.startswith(_WORLD):
-                break
-            if is_learners(code) and code.co_filename != "<string>":
-                caller, filename = walker, code.co_filename
-        walker = walker.f_back
-    return line if caller is None or filename == line.filename else line._replace(caller=SourceLine.of(caller))
 
 
 def position_of(thread: threading.Thread) -> SourceLine | None:
@@ -153,12 +142,10 @@ def receiver_of_work() -> CodeType | None:
 
     None if torch made the call for itself and waits for it: its C++, or its `send` and `recv`.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
-        frame = frame.f_back
-    names = []
-    while frame is not None and frame.f_code.co_filename.startswith((*_C10D, *_OF_MODES)):
+    names = set[str]()
+    for frame in outward(sys._getframe(1)):
         if frame.f_code.co_filename in _C10D:
-            names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return frame.f_code if frame is not None and names and not {"send", "recv"} & set(names) else None
+            names.add(frame.f_code.co_name)
+        elif not frame.f_code.co_filename.startswith(_OF_MODES):
+            return frame.f_code if names and not names & {"send", "recv"} else None
+    return None

@@ -135,7 +135,7 @@ def test_the_backend_comes_from_the_environment(monkeypatch) -> None:
 
 def test_nothing_listens_but_on_the_loopback() -> None:
     processes(3).run(dist.barrier)
-    server = psutil.Process(pool.processes[0].pid).parent()
+    server = psutil.Process(pool.processes[0].process.pid).parent()
     sockets = [socket for one in (server, *server.children()) for socket in one.net_connections("inet")]
     listening = [socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN]
     assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}

@@ -60,7 +60,7 @@ def test_ranks_that_died_between_two_runs_are_replaced(capsys) -> None:
     world = World(2, backend="processes")
     pid = list(world.run(os.getpid))[1]
     os.kill(pid, signal.SIGKILL)
-    while pid in {process.pid for process in pool.processes if not process.dead()}:
+    while pid in {handle.process.pid for handle in pool.processes if not handle.dead()}:
         time.sleep(0.01)
     assert list(world.run(total)) == [2.0, 2.0]
     assert "rank 1 had died since the last run" in capsys.readouterr().out

@@ -23,7 +23,7 @@ from course_lib.world.collectives.matching import Matching
 from course_lib.world.collectives.recorder import CallRecorder
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
 from course_lib.world.rank_threads.process_state import collect_garbage
-from course_lib.world.simulated.backend import Rank
+from course_lib.world.simulated import Rank
 from tests.world import programs
 from tests.world.programs import failure, lines, slow_package, total
 

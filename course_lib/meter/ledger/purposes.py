@@ -2,10 +2,8 @@
 
 from collections import Counter, defaultdict
 
-from torch import Tensor
-
 from ..tensors.graph import saved_for_backward
-from ..tensors.storages import plain, storage_of
+from ..tensors.storages import extent, plain, storage_of
 from ..watching.owners import Owners
 from .ledger import Ledger
 
@@ -33,7 +31,7 @@ def purposes(ledger: Ledger, owners: Owners) -> tuple[dict[int, str], Counter[st
             block = block or ledger.enter(storage, storage.nbytes(), None, "another library")
             block.category = by_address.setdefault(block.address, category)
             if category != "other":
-                covered[block.address].append(_span(part))
+                covered[block.address].append(extent(part))
     made = [block.tensor() for block in ledger.live if block.tensor is not None]
     for part, _ in saved_for_backward(tensor for tensor in made if tensor is not None):
         saved = ledger.find(storage_of(part))
@@ -46,13 +44,6 @@ def purposes(ledger: Ledger, owners: Owners) -> tuple[dict[int, str], Counter[st
         if block.address in covered:
             uncovered[by_address[block.address]] += block.nbytes - _length(covered[block.address])
     return by_address, uncovered
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """Return the first and last byte of its storage that a tensor spans."""
-    start = int(tensor.storage_offset())
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start * tensor.itemsize, (start + (reach if tensor.numel() else 0)) * tensor.itemsize
 
 
 def _length(spans: list[tuple[int, int]]) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..source_line import is_learners
+from ..source_line import is_learners, outward
 from .graph import saved_for_backward
 from .storages import plain, storage_of
 
@@ -63,13 +63,11 @@ def _variables(keeping: Mapping[int, Any]) -> Iterator[str]:
     for ident, innermost in sys._current_frames().items():
         thread = threads.get(ident, threading.current_thread())
         where = "" if thread is threading.current_thread() else f" on {thread.name}"
-        frame: FrameType | None = innermost
-        while frame is not None:
+        for frame in outward(innermost):
             if is_learners(frame.f_code):
                 for name, value in variables(frame).items():
                     if id(value) in keeping or any(id(item) in keeping for item in _items(value)):
                         yield f"variable `{name}` of {frame.f_code.co_name}{where}"
-            frame = frame.f_back
 
 
 def variables(frame: FrameType) -> dict[str, Any]:

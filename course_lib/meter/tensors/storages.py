@@ -1,6 +1,6 @@
 """The storages behind a tensor, for ordinary tensors, sparse tensors and wrappers such as DTensor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -37,6 +37,40 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # such as inside torch.func.vmap
         return None
+
+
+Span = tuple[int, int, int]
+"""A storage, with the first byte of a tensor in it and the byte behind its last."""
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of a strided tensor in its storage, and the byte behind its last."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
+    start = int(tensor.storage_offset())
+    return start * tensor.itemsize, (start + reach) * tensor.itemsize
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Return whether the elements of a strided tensor lie next to each other in memory, in any order."""
+    if tensor.is_contiguous():
+        return True
+    first, end = extent(tensor)
+    return end - first == tensor.nbytes
+
+
+def spans(tensors: Iterable[Tensor]) -> Iterator[Span]:
+    """Yield the spans of those `tensors` that have memory, without gaps in it."""
+    for tensor in tensors:
+        storage = storage_of(tensor)
+        if storage is not None and tensor.numel() and is_dense(tensor):
+            yield storage._cdata, *extent(tensor)
+
+
+def overlap(some: Iterable[Span], others: Iterable[Span]) -> bool:
+    """Return whether any of `some` spans shares bytes with any of the `others`."""
+    others = list(others)
+    return any(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one in some for other in others)
 
 
 _CONTAINERS = (list, tuple, Mapping)

@@ -9,7 +9,7 @@ import torch
 
 from ...meter import CommCall, SourceLine, tensors_in
 from ..error_report import Unfinished
-from .values import NamedTensor, Values
+from .values import Values
 
 # For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in their
 # number, sizes and dtype, and the argument that holds the whole tensor that the members share or make.
@@ -188,8 +188,3 @@ class Progress:
         """Discard the recorded wait if the call is not done: the rank went on without it."""
         if self.done == inf:
             self.waited_from = inf
-
-    def received(self, tensors: list[NamedTensor]) -> None:
-        """Note the values of the result, which these tensors have received, if the world keeps them."""
-        if self.values is not None:
-            self.values = self.values.with_received(tensors)

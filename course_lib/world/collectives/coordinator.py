@@ -63,7 +63,7 @@ class Coordinator:
                 self._check_deadlock()
                 self._notify_if_over()
 
-    def outside(self, rank: int, call: Call) -> None:
+    def called_outside(self, rank: int, call: Call) -> None:
         """Fail the run: `rank` called a collective on a group that it does not belong to."""
         with self.changed:
             self._fail(Fault(kind="not_in_group", ranks=(rank,), calls={rank: call}))

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...meter import tensors_in
+from ...meter import Span, overlap, spans, tensors_in
 from ..learner_code import learner_line
 from .call import Progress
 from .local_call import LocalCall
-from .spans import Span, overlap, spans
 
 
 class Loan(NamedTuple):

@@ -117,7 +117,8 @@ class LocalCall:
 
     def note_values(self) -> None:
         """Note the values that have arrived, if the world keeps them."""
-        self.progress.received(self.receiving)
+        if self.progress.values is not None:
+            self.progress.values = self.progress.values.with_received(self.receiving)
         self.receiving = []
 
     # -- for the coordinator -------------------------------------------------------------------------------------

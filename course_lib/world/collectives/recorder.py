@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..error_report import Unfinished
-from ..learner_code import learner_line, learner_lines, library_function
+from ..learner_code import in_program, learner_line, learner_lines, library_function
 from ..torch_hooks import private
 from .call import DEFAULT_GROUP, OPS, Call, Progress, described
 from .validation import check
@@ -72,7 +72,8 @@ class CallRecorder:
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""
-        line, (stack, hooked) = learner_line(self._thread), learner_lines()
+        stack, hooked = learner_lines()
+        line = in_program(stack) or learner_line(self._thread)
         return Call(
             variant=variant,
             rank=self._rank,

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ...meter import tensors_in
-from .spans import is_dense, overlap, spans
+from ...meter import is_dense, overlap, spans, tensors_in
 
 _LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
     "all_gather": ("output_tensors", "input_tensors", "everywhere"),

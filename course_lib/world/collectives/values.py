@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy
 import torch
 
-from ...meter import is_learners, tensors_in
+from ...meter import is_learners, outward, tensors_in, variables
 
 MOST_NUMEL = 32  # the most elements that are kept of each side of a call
 MOST_COUNT = 10**7  # a counter is below it
@@ -205,11 +205,9 @@ def _of_modules() -> Iterator[tuple[int, str]]:
 
 
 def _locals() -> Iterator[tuple[str, Any]]:
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    for frame in outward(sys._getframe(1)):
         if is_learners(frame.f_code):
-            yield from dict(frame.f_locals).items()
-        frame = frame.f_back
+            yield from variables(frame).items()
 
 
 def _flat(nested: Any) -> Iterator[Any]:

@@ -21,12 +21,15 @@ SPACING = 2**40  # bytes between the addresses of storages: more than any storag
 
 def replacements() -> Iterator[Replacement]:
     """Yield the replacements for dry runs; they change nothing on other threads."""
+    # Imported here because they take most of a second to load.
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+    from torch.distributed.tensor import _collective_utils
+
     yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
     yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
-    fsdp_param = private.fsdp_param()
-    yield fsdp_param, "_chunk_with_empty", _chunked_for_one(fsdp_param._chunk_with_empty)
+    yield _fsdp_param, "_chunk_with_empty", _chunked_for_one(_fsdp_param._chunk_with_empty)
     # In a fake mode, DTensor of torch 2.12 takes itself for traced, and then copies parts that need no padding.
-    yield private.dtensor_padding(), "_are_we_tracing", lambda: False
+    yield _collective_utils, "_are_we_tracing", lambda: False
     yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
     yield FakeTensor, "__deepcopy__", _deepcopy
     yield FakeTensor, "__format__", _format

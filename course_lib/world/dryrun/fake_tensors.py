@@ -8,7 +8,6 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 import io
 import pickle
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,9 +17,9 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
-from ...meter import current, tensors_in, watched_again
+from ...meter import current, outward, tensors_in, watched_again
 from ..pickling import FunctionCall
-from ..torch_hooks import interposer
+from ..torch_hooks.dispatch import collective_kernel
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
 
@@ -58,7 +57,7 @@ class WithoutNumbers(FakeTensorMode):
             with self:  # its result is made inside, where autograd's kernels exclude the meter's key
                 return watched_again(lambda: func.redispatch(cpu_kernels, *args, **kwargs))()
         if func.namespace == "c10d":  # reached where autograd's kernels exclude the rank's key
-            return _collective(func, args)
+            return collective_kernel(func)(None, *args)
         if self._within_ddp and _counts(args, kwargs):
             return func(*args, **kwargs)
         name = func._schema.name.split("::")[1]
@@ -93,17 +92,9 @@ class WithoutNumbers(FakeTensorMode):
                 self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
 
 
-def _collective(operator: Any, args: Any) -> Any:
-    current = interposer.current()
-    assert current is not None
-    names = [argument.name for argument in operator._schema.arguments]
-    arguments = dict(zip(names, args, strict=False))
-    return current.collective(operator, arguments, lambda *lent: operator.redispatch(cpu_kernels, *lent))
-
-
 def _object_collective() -> str:
     """Return a description of the collective of Python objects that is on the stack; empty if there is none."""
-    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+    for frame in outward(sys._getframe(1)):
         name = frame.f_code.co_name
         if frame.f_code.co_filename == c10d.__file__ and "_object" in name and name in c10d.__all__:
             return f"{name}: Python objects travel as tensors, and are read from the bytes that arrive"

@@ -68,13 +68,6 @@ class _Unpickler(pickle.Unpickler):
         return make
 
 
-def unpack_in_main(packed: bytes) -> FunctionCall:
-    """Return a new copy of a function, its arguments and its keyword arguments, and give this process the `__main__` of
-    `unpack_with_main`."""
-    call, sys.modules["__main__"] = unpack_with_main(packed)
-    return call
-
-
 def unpack_with_main(packed: bytes) -> tuple[FunctionCall, ModuleType]:
     """Return a new copy of a function, its arguments and its keyword arguments, and a new `__main__` with the classes
     and functions of the notebook among them."""

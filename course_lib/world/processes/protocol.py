@@ -36,7 +36,7 @@ class Job:
     group: Group  # a change means a new default group
     nccl: bool  # tensors on GPUs go through NCCL; if not, through gloo
     gpus: int | None  # the memory of each pretended GPU; None if none is pretended
-    packed: bytes  # function and arguments; see `modules.unpack_in_main`
+    packed: bytes  # function and arguments; see `modules.unpack_with_main`
     size_of: Callable[[int], int] | None  # how memory is counted, pickled by name; None if it is not measured
     started: float  # when the run began, in seconds of `time.perf_counter` on the rank's machine
     environ: Mapping[str, str]  # the kernel's: all on its machine, and on others those that configure torch

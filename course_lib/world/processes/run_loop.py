@@ -165,7 +165,7 @@ class RunLoop:
         self.coordinator.refused(self._calls[rank, index], (rank,), reason)
 
     def outside(self, rank: int, call: Call) -> None:
-        self.coordinator.outside(rank, call)
+        self.coordinator.called_outside(rank, call)
 
     def located(self, rank: int, line: SourceLine | None) -> None:
         self._located[rank] = line

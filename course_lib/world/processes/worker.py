@@ -38,7 +38,7 @@ from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from ..torch_hooks.gpus import pretended
 from ..torch_hooks.patching import replaced
-from .modules import FreshImports, unpack_in_main
+from .modules import FreshImports, unpack_with_main
 from .output import END_OF_RUN, StandardError
 from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
@@ -156,7 +156,7 @@ class Worker:
                 stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
             rank.ready = True
-            fn, args, kwargs = unpack_in_main(job.packed)
+            (fn, args, kwargs), sys.modules["__main__"] = unpack_with_main(job.packed)
             self._send(job.number, "started")
             with rank.in_learners_code():
                 value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)

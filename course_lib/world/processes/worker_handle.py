@@ -97,10 +97,6 @@ class WorkerHandle:
         (wire, their_wire), (output, their_output) = Pipe(), Pipe(duplex=False)
         return cls(wire, output, Process(their_wire, their_output))
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def dead(self) -> bool:
         return self.process.exitcode is not None
 

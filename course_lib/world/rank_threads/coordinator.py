@@ -5,7 +5,6 @@ import time
 from collections import defaultdict
 from math import inf
 
-from ..collectives.call import Call
 from ..collectives.coordinator import Coordinator
 from ..collectives.fault import Leaving, Stopped
 from ..collectives.local_call import LocalCall
@@ -43,10 +42,6 @@ class ThreadCoordinator(Coordinator):
     def wait_for(self, local: LocalCall) -> None:
         with self.changed:
             self.wait(local.call.rank, local.ticket)
-
-    def called_outside(self, rank: int, call: Call) -> None:
-        with self.changed:
-            self.outside(rank, call)
 
     def entered(self, rank: int) -> None:
         """Record that `rank` is about to run the learner's function, on this thread."""

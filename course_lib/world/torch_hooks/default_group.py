@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlparse
@@ -16,6 +16,7 @@ from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
+from .dispatch import current
 from .patching import Replacement
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def join(
     _init(backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device_id)
 
 
-def replacements(current: Callable[[], InterposedRank | None]) -> Iterator[Replacement]:
+def replacements() -> Iterator[Replacement]:
     signature = inspect.signature(_init)
 
     @functools.wraps(_init)

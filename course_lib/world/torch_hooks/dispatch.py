@@ -1,4 +1,4 @@
-"""The dispatch kernels that hand collectives to a rank's interposer, and its generator to random operators.
+"""The calling thread's interposer, and the dispatch kernels that give it collectives and draw with its generator.
 
 Those of collectives are on a dispatch key that only rank threads have. `TESTING_ONLY_GenericMode` is above autograd and
 nothing else uses it. It falls through, at no cost, for every operator without a kernel here.
@@ -9,7 +9,9 @@ last key before the backend: `randn`, `dropout` or a mode of the learner's draws
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 KEY = "TESTING_ONLY_GenericMode"
 _KEY_BELOW_MODES = "BackendSelect"
 
-Current = Callable[[], "InterposedRank | None"]
-
 _BELOW = torch._C._dispatch_keyset_full_after(KEY)
 _BELOW_MODES = torch._C._dispatch_keyset_full_after(_KEY_BELOW_MODES)
 _BACKENDS = {
@@ -32,8 +32,34 @@ _BACKENDS = {
     "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
 }
 
+thread = threading.local()
+process = SimpleNamespace(interposer=None, hooks=None)
+"""The state of a rank, on its thread or in its process: see `interposer`."""
 
-def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
+
+def current() -> InterposedRank | None:
+    """Return the interposer of the calling thread; None outside ranks."""
+    interposer: InterposedRank | None = getattr(thread, "interposer", process.interposer)
+    return interposer
+
+
+class _GeneratorOfThread(torch.Generator):
+    """A replacement for `torch.default_generator`: the rank's own, and the process's on other threads."""
+
+    def __getattribute__(self, name: str) -> Any:
+        interposer = current()
+        return getattr((interposer and interposer.generator) or _process_generator, name)
+
+
+_process_generator: Any = torch.random.default_generator
+default_generator = _GeneratorOfThread()
+_DEFAULTS = {  # addresses
+    torch.Generator._cdata.__get__(default_generator),  # type: ignore[attr-defined]  # not of the rank's own
+    _process_generator._cdata,
+}
+
+
+def collective_kernel(operator: Any) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
     # A monitored barrier ends when all members have called; gloo's own would block here, rank after rank.
     waits_only = operator._schema.name == "c10d::monitored_barrier_"
@@ -53,7 +79,7 @@ def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
     return kernel
 
 
-def _functional_library(current: Current) -> torch.library.Library:
+def _functional_library() -> torch.library.Library:
     """Return the library of functional collectives, for the CPU: inside a `__torch_dispatch__`, such as that of a
     DTensor's operator, torch excludes `KEY`. `wait_tensor` calls `interposer.waiting` first, and the others enable
     `KEY`."""
@@ -61,7 +87,7 @@ def _functional_library(current: Current) -> torch.library.Library:
     for name, operator in operators_of("_c10d_functional"):
         if "group_name" in [argument.name for argument in operator._schema.arguments]:
             library.impl(name, _enabling_kernel(operator), "CPU")
-    library.impl("wait_tensor", _waiting_kernel(current), "CPU")
+    library.impl("wait_tensor", _waiting_kernel(), "CPU")
     return library
 
 
@@ -77,7 +103,7 @@ def _enabling_kernel(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _waiting_kernel(current: Current) -> Callable[..., Any]:
+def _waiting_kernel() -> Callable[..., Any]:
     operator = torch.ops._c10d_functional.wait_tensor.default
 
     def kernel(tensor: torch.Tensor) -> Any:
@@ -92,7 +118,7 @@ def _waiting_kernel(current: Current) -> Callable[..., Any]:
     return kernel
 
 
-def _drawing_kernel(operator: Any, current: Current, defaults: tuple[int, ...]) -> Callable[..., Any]:
+def _drawing_kernel(operator: Any) -> Callable[..., Any]:
     """Return a kernel that draws from the rank's own generator instead of the default one."""
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -101,7 +127,7 @@ def _drawing_kernel(operator: Any, current: Current, defaults: tuple[int, ...]) 
             args, generator = args[:-1], args[-1]
         interposer = current()
         own = None if interposer is None else interposer.generator
-        if own is not None and (generator is None or generator._cdata in defaults):
+        if own is not None and (generator is None or generator._cdata in _DEFAULTS):
             generator = own
         return operator.redispatch(keyset & _BELOW_MODES, *args, generator=generator, **kwargs)
 
@@ -123,27 +149,22 @@ def _making_kernel(operator: Any) -> Callable[..., Any]:
 
 
 _CPU = torch.device("cpu")
-process_generator: Any = torch.random.default_generator
 
 
-def register(current: Current, default: int) -> list[torch.library.Library]:
-    """Register the kernels. Keep the libraries: a collected library removes its kernels.
-
-    Args:
-        current: returns the interposer of the calling thread; None if it has none.
-        default: the address of the generator that a rank knows as the default one.
-    """
-    defaults = default, process_generator._cdata
+def _register() -> list[torch.library.Library]:
     fallthrough = torch.library.Library("_", "IMPL")
     fallthrough.fallback(torch.library.fallthrough_kernel, KEY)
     collectives, aten = torch.library.Library("c10d", "IMPL"), torch.library.Library("aten", "IMPL")
     for name, operator in operators_of("c10d"):
         if "process_group" in [argument.name for argument in operator._schema.arguments]:
-            collectives.impl(name, _collective_kernel(operator, current), KEY, with_keyset=True)
+            collectives.impl(name, collective_kernel(operator), KEY, with_keyset=True)
     for name, operator in operators_of("aten"):
         names = [argument.name for argument in operator._schema.arguments]
         if "generator" in names and "device" in names:
             aten.impl(name, _making_kernel(operator), KEY, with_keyset=True)
         elif "generator" in names and private.runs_on_cpu(operator):
-            aten.impl(name, _drawing_kernel(operator, current, defaults), _KEY_BELOW_MODES, with_keyset=True)
-    return [fallthrough, collectives, aten, _functional_library(current)]
+            aten.impl(name, _drawing_kernel(operator), _KEY_BELOW_MODES, with_keyset=True)
+    return [fallthrough, collectives, aten, _functional_library()]
+
+
+_libraries = _register()  # kept, because a Library's kernels disappear when it is collected

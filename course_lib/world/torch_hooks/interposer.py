@@ -14,7 +14,7 @@ collectives. Operators that draw random numbers get the rank's own generator.
 
 from __future__ import annotations
 
-import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -24,9 +24,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.modules import module as of_modules
 from torch.utils.hooks import RemovableHandle
 
-from . import default_group, dispatch, module_hooks, private
+from . import default_group, dispatch, private
+from .dispatch import current as current  # which others ask for here
+from .dispatch import process, thread
 from .gloo import LoopbackGloo
 from .patching import Replacement, replaced
 
@@ -34,44 +37,21 @@ if TYPE_CHECKING:
     from ..collectives.rank import InterposedRank
 
 
-_thread = threading.local()
-_process = SimpleNamespace(interposer=None, hooks=None)
-
-
-def current() -> InterposedRank | None:
-    """Return the interposer of the calling thread; None outside ranks."""
-    interposer: InterposedRank | None = getattr(_thread, "interposer", _process.interposer)
-    return interposer
-
-
-class _GeneratorOfThread(torch.Generator):
-    """A replacement for `torch.default_generator`: the rank's own, and the process's on other threads."""
-
-    def __getattribute__(self, name: str) -> Any:
-        interposer = current()
-        return getattr((interposer and interposer.generator) or dispatch.process_generator, name)
-
-
-_default_generator = _GeneratorOfThread()
-_address: int = torch.Generator._cdata.__get__(_default_generator)  # type: ignore[attr-defined]  # not of the rank's own
-_libraries = dispatch.register(current, _address)
-
-
 @contextmanager
 def interposed(interposer: InterposedRank, groups: SimpleNamespace | None = None) -> Iterator[None]:
     """Route the calling thread's collectives and random numbers through `interposer`, and keep its process groups in
     `groups`: at first `no_groups()`. None: its groups and hooks are those of the process."""
-    before, hooks = dict(vars(_thread)), list[RemovableHandle]()
-    _thread.interposer = interposer
+    before, hooks = dict(vars(thread)), list[RemovableHandle]()
+    thread.interposer = interposer
     if groups is not None:
-        _thread.world, _thread.hooks = groups, hooks
+        thread.world, thread.hooks = groups, hooks
     try:
         with _key_included():
             yield
     finally:
         _remove(hooks)
-        vars(_thread).clear()
-        vars(_thread).update(before)
+        vars(thread).clear()
+        vars(thread).update(before)
 
 
 @contextmanager
@@ -79,18 +59,18 @@ def interposed_process(interposer: InterposedRank) -> Iterator[None]:
     """Route this process's collectives through `interposer`: of this thread, and of autograd's, which inherit its
     key."""
     with replaced(_replacements_of_ranks()):
-        _process.interposer, _process.hooks = interposer, []
+        process.interposer, process.hooks = interposer, []
         try:
             with _key_included():
                 yield
         finally:
-            _remove(_process.hooks)
-            _process.interposer = _process.hooks = None
+            _remove(process.hooks)
+            process.interposer = process.hooks = None
 
 
 def is_interposed() -> bool:
     """Return whether the calling thread has an interposer of its own, not only its process."""
-    return hasattr(_thread, "interposer")
+    return hasattr(thread, "interposer")
 
 
 @contextmanager
@@ -113,7 +93,7 @@ def _removed_with_rank(register: Callable[..., RemovableHandle]) -> Callable[...
 
     def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
         handle = register(tensor, hook)
-        hooks: list[RemovableHandle] | None = getattr(_thread, "hooks", _process.hooks)
+        hooks: list[RemovableHandle] | None = getattr(thread, "hooks", process.hooks)
         if hooks is not None:
             hooks.append(handle)
         return handle
@@ -124,6 +104,21 @@ def _removed_with_rank(register: Callable[..., RemovableHandle]) -> Callable[...
 def _remove(hooks: list[RemovableHandle]) -> None:
     for handle in hooks:
         handle.remove()
+
+
+class _HooksOfRanks(OrderedDict[int, Callable[..., Any]]):
+    """A replacement for one of torch's tables of hooks on all modules, such as those of `FlopCounterMode`.
+
+    torch keeps them for the whole process. While threads are ranks, a hook runs only on the rank that registered it.
+    """
+
+    def __setitem__(self, number: int, hook: Callable[..., Any]) -> None:
+        rank = current()  # None for hooks that the process has registered
+
+        def only_on_rank(*args: Any, **kwargs: Any) -> Any:
+            return hook(*args, **kwargs) if current() is rank else None
+
+        super().__setitem__(number, hook if rank is None else only_on_rank)
 
 
 # -- process groups ----------------------------------------------------------------------------------------------
@@ -154,10 +149,10 @@ class _WorldOfThread:
         object.__setattr__(self, "process_world", process_world)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(_thread, "world", self.process_world), name)
+        return getattr(getattr(thread, "world", self.process_world), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(getattr(_thread, "world", self.process_world), name, value)
+        setattr(getattr(thread, "world", self.process_world), name, value)
 
 
 def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,7 +209,7 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
     # The wrapper's own wait never ends on simulated ranks, and crashes DDP on processes. DDP reads the level elsewhere,
     # and still names parameters.
     yield c10d, "get_debug_level", lambda: dist.DebugLevel.OFF
-    yield from default_group.replacements(current)
+    yield from default_group.replacements()
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _reported_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
@@ -226,9 +221,11 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
     yield from _replacements_of_ranks()
-    yield from module_hooks.replacements(current)
+    for name, hooks in vars(of_modules).items():
+        if name.startswith("_global_") and name.endswith("_hooks"):
+            yield of_modules, name, _HooksOfRanks(hooks)
     for module in (torch, torch.random):
-        yield module, "default_generator", _default_generator
+        yield module, "default_generator", dispatch.default_generator
 
 
 @contextmanager

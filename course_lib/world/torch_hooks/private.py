@@ -1,6 +1,6 @@
 """The private torch names that worlds use: a check that they exist, and functions that read them.
 
-In worlds, only the modules of `torch_hooks` and `dryrun`, and `rank_threads/one_process.py`, use private torch names.
+In worlds, only the modules of `torch_hooks` and `dryrun`, and `simulated.py`, use private torch names.
 """
 
 import sys
@@ -60,14 +60,10 @@ _NEEDED = {
 }
 
 
-def missing_names() -> list[str]:
-    """Return the names that worlds need and this torch lacks; empty if it has all."""
-    return [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
-
-
-if missing_names():
+_missing = [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
+if _missing:
     raise CourseError(
-        f"torch {torch.__version__} lacks {', '.join(missing_names())}, which simulated worlds are built on. "
+        f"torch {torch.__version__} lacks {', '.join(_missing)}, which simulated worlds are built on. "
         "These are private names, which another torch may rename. Install a torch that the course was tried with: "
         "run `make lab` again, or `pip install torch==2.13.0`. `course doctor` lists the others."
     )
@@ -135,21 +131,6 @@ def clear_dtensor_cache() -> None:
 
 def fake_mode() -> Any:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-
-
-def fsdp_param() -> Any:
-    """Return the module in which FSDP2 shards parameters. It is imported here because it takes most of a second to
-    load."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_param
-
-    return _fsdp_param
-
-
-def dtensor_padding() -> Any:
-    """Return the module in which DTensor pads the parts of a tensor. It is imported here for the same reason."""
-    from torch.distributed.tensor import _collective_utils
-
-    return _collective_utils
 
 
 def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, RankError
+from course_lib import CourseError, RankError, mark
 from tests.world.programs import failure
 
 
@@ -34,6 +34,16 @@ def test_values_before_and_after_each_call_are_kept_on_request(world) -> None:
     assert "    rank 0: sends mine [0]\n    rank 0: receives received [2]\n" in text
     assert "    rank 2: received [1] → received [3]\n" in text
     assert "replay=True" not in text
+
+
+def test_values_are_kept_without_the_variables(local_world) -> None:
+    def deletes() -> None:
+        large = torch.ones(1000)
+        dist.barrier()
+        del large
+        mark("deleted")
+
+    assert local_world(1, replay=True).run(deletes).memory[0].marks["deleted"].current_bytes < 1000
 
 
 def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(local_world) -> None:

@@ -4,23 +4,27 @@ Nothing is kept between runs: groups, threads and sockets are made in a few mill
 returns.
 """
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import profiler
 
-from ...errors import CourseError
-from ...meter import gpu_bytes
-from ..errors.message import error_of
-from ..errors.rank_error import Kept
-from ..rank_threads import one_process, process_state
-from ..rank_threads.coordinator import ThreadCoordinator
-from ..rank_threads.own_modules import Variables
-from ..rank_threads.rank_thread import RankThread
-from ..rank_threads.supervisor import run_ranks
-from ..run import Order, Run
-from ..torch_hooks.gpus import pretended
+from ..errors import CourseError
+from ..meter import gpu_bytes
+from .errors.message import error_of
+from .errors.rank_error import Kept
+from .rank_threads import process_state
+from .rank_threads.coordinator import ThreadCoordinator
+from .rank_threads.own_modules import Variables
+from .rank_threads.rank_thread import RankThread
+from .rank_threads.supervisor import run_ranks
+from .run import Order, Run
+from .torch_hooks import interposer
+from .torch_hooks.gpus import pretended
+from .torch_hooks.patching import Replacement
 
 try:
     import resource
@@ -46,7 +50,7 @@ class Simulated:
         _allow_open_files()
         variables = Variables()
         with (
-            process_state.of_threads(one_process.replacements(), measure=order.size_of is not None),
+            process_state.of_threads(_refusals(), measure=order.size_of is not None),
             pretended(self._world_size, self._gpus),
         ):
             coordinator = ThreadCoordinator(self._world_size)
@@ -89,3 +93,27 @@ def _allow_open_files() -> None:
         if resource.RLIM_INFINITY != soft < wanted:
             with suppress(ValueError, OSError):  # macOS refuses some values below its limit
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _refusals() -> Iterator[Replacement]:
+    """Yield refusals of what can run only once at a time in a process, which simulated ranks share.
+
+    torch's profiler crashes the process when two threads start it. torch.export sets flags and patches modules for the
+    whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
+    """
+    yield profiler, "_prepare_profiler", _refused_on_ranks("torch's profiler", profiler._prepare_profiler)
+    yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
+    yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)
+    yield torch.jit, "trace", _refused_on_ranks("torch.jit.trace", torch.jit.trace)
+
+
+def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if interposer.current() is not None:
+            raise CourseError(
+                f"{name} changes the state of the whole process, and simulated ranks share one process. Give each rank "
+                'a process: World(..., backend="processes").'
+            )
+        return function(*args, **kwargs)
+
+    return call

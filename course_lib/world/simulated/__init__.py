@@ -1,1 +1,0 @@
-"""Ranks as threads of this process, with real gloo between them."""
