@@ -38,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
         _save(run, options.report)
 
     try:
+        if options.report and not options.report.parent.is_dir():
+            raise CourseError(f"--report {options.report}: there is no folder {options.report.parent}. Make it first.")
         world = _world(options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CourseWarning)  # the summary has them

@@ -106,7 +106,8 @@ class RankError(CourseError):
 def _end(report: RankReport) -> tuple[str, SourceLine | None, str]:
     """Return the state in which a rank of a failed run ended, its line, and no result."""
     if report.raised is not None:
-        return f"raised {str(report.raised).splitlines()[0]}", report.raised.source_line, ""
+        first_line = str(report.raised).partition("\n")[0]
+        return f"raised {first_line}", report.raised.source_line, ""
     if report.call is not None:
         return f"stopped in {report.call.name}", report.call.line, ""
     return {"running": "stopped"}.get(report.state, report.state), report.source_line, ""
