@@ -25,6 +25,7 @@ from ..syllabus import NOTEBOOKS
 from .lab import SHIPPED, folder
 
 OLD = "old"
+IMPORT = ("import ", "from ")
 
 
 def update(lessons: Path = NOTEBOOKS, work: Path | None = None) -> Path:
@@ -118,15 +119,14 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
     """Return `new` with all that `mine` has and `before`, from which it was made, has not.
 
     A cell that the learner changed stays as it is, also where the lesson has changed it or has it no more; a cell that
-    neither changed keeps its outputs.
+    neither changed keeps its outputs. Imports that the learner added to the lesson's come after those of `new`.
     """
     shipped = {cell.id: cell.source for cell in before.cells}
     own = {cell.id: cell for cell in mine.cells}
     cells = []
     for cell in new.cells:
         if cell.id in own:
-            same = own[cell.id].source == cell.source
-            cells.append(own[cell.id] if same or own[cell.id].source != shipped.get(cell.id) else cell)
+            cells.append(_taken(own[cell.id], shipped.get(cell.id, ""), cell))
         elif cell.id not in shipped:
             cells.append(cell)
     kept = {cell.id for cell in cells}
@@ -139,11 +139,19 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
     return NotebookNode(new | {"cells": cells})
 
 
+def _taken(mine: NotebookNode, shipped: str, new: NotebookNode) -> NotebookNode:
+    added = [line for line in mine.source.splitlines() if line.strip() and line not in shipped.splitlines()]
+    if mine.source != new.source and all(line.startswith(IMPORT) for line in [new.source, *added]):
+        return NotebookNode(new | {"source": "\n".join([new.source, *added])})
+    return new if mine.source == shipped != new.source else mine
+
+
 def not_taken(before: NotebookNode, both: NotebookNode, new: NotebookNode) -> Iterator[NotebookNode]:
     """Yield the cells of `new` that have a different text in `before`, and again in `both`."""
     shipped, taken = ({cell.id: cell.source for cell in notebook.cells} for notebook in (before, both))
     for cell in new.cells:
-        if all(texts.get(cell.id, cell.source) != cell.source for texts in (shipped, taken)):
+        now = taken.get(cell.id, cell.source)
+        if shipped.get(cell.id, cell.source) != cell.source and not now.startswith(cell.source):
             yield cell
 
 

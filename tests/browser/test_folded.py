@@ -49,5 +49,10 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
     expect(page.get_by_label("Your prediction")).to_be_visible(timeout=READY_MS)
     expect(page.get_by_text("six times seven").filter(visible=True)).to_have_count(1)
 
+    page.get_by_label("Your prediction").fill("42")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Locked.")).to_be_visible(timeout=READY_MS)
+    expect(question).to_be_focused()  # Shift+Enter goes on without a click
+
     question.locator(".jp-InputPlaceholder").click()
     expect(question.locator(".cm-content")).to_contain_text("guess = predict(")

@@ -33,13 +33,15 @@ for (const type of ['input', 'change']) root.addEventListener(type, event => {
   if (form?.dataset.on === type) act(form, form.dataset.action);
 });
 
-// When the part with the focus is written again, the focus goes to its successor, unless it went elsewhere before.
+// When the part with the focus is written again, the focus goes to its successor, unless it went elsewhere before. Without
+// a successor it goes to the cell: JupyterLab runs nothing at Shift+Enter while nothing in the notebook has the focus.
 document.addEventListener('focusin', () => { acted = null; });
 new MutationObserver(() => {
   if (acted && document.activeElement === document.body) {
     const {card, action} = acted;
     const choices = [`button[data-action="${action}"]`, 'form :checked', 'form :is(input, button)'];
-    choices.map(choice => card.querySelector(choice)).find(found => found)?.focus({preventScroll: true});
+    const found = choices.map(choice => card.querySelector(`${choice}:enabled`)).find(found => found);
+    (found ?? card.closest('.jp-Cell'))?.focus({preventScroll: true});
   }
 }).observe(root, {childList: true, subtree: true});
 
