@@ -119,7 +119,7 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
     """Return `new` with all that `mine` has and `before`, from which it was made, has not.
 
     A cell that the learner changed stays as it is, also where the lesson has changed it or has it no more; a cell that
-    neither changed keeps its outputs. Imports that the learner added to the lesson's come after those of `new`.
+    neither changed keeps its outputs. Imports that `new` has no more stay, after its own, and so do the learner's.
     """
     shipped = {cell.id: cell.source for cell in before.cells}
     own = {cell.id: cell for cell in mine.cells}
@@ -140,7 +140,8 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
 
 
 def _taken(mine: NotebookNode, shipped: str, new: NotebookNode) -> NotebookNode:
-    added = [line for line in mine.source.splitlines() if line.strip() and line not in shipped.splitlines()]
+    of_lesson = {*new.source.splitlines(), *(line for line in shipped.splitlines() if "course_lib" in line), ""}
+    added = [line for line in mine.source.splitlines() if line.strip() not in of_lesson]
     if mine.source != new.source and all(line.startswith(IMPORT) for line in [new.source, *added]):
         return NotebookNode(new | {"source": "\n".join([new.source, *added])})
     return new if mine.source == shipped != new.source else mine

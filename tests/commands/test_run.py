@@ -135,11 +135,20 @@ def test_a_failure_is_one_message_and_exit_code_1(program, capsys: pytest.Captur
 def test_a_report_that_cannot_be_written_hides_no_failure(
     program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page, path = tmp_path / "no folder" / "run.html", program("raise ValueError('the cause')")
-    assert course_run("--world", "simulated", "--report", str(page), path) == 1
+    path = program("raise ValueError('the cause')")
+    assert course_run("--world", "simulated", "--report", str(tmp_path), path) == 1
 
     said = capsys.readouterr().err
     assert "raised ValueError: the cause" in said and "cannot be written" in said
+
+
+def test_the_folder_of_a_report_is_looked_for_before_the_run(program, tmp_path: Path, capsys) -> None:
+    page, path = tmp_path / "no folder" / "run.html", program("raise ValueError('the cause')")
+    assert course_run("--world", "simulated", "--report", str(page), path) == 2
+
+    assert capsys.readouterr().err == (
+        f"course run: --report {page}: there is no folder {page.parent}. Make it first.\n"
+    )
 
 
 def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,14 +109,14 @@ def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders) -> None:
     assert {id_: cell.source for id_, cell in cells(folders[1]).items()} == {"text": "Text", "shown": "my show()"}
 
 
-def test_imports_that_the_learner_added_come_after_the_lessons_later_ones(folders, capsys) -> None:
+def test_imports_of_the_learner_and_of_earlier_versions_come_after_the_lessons_later_ones(folders, capsys) -> None:
     lessons, copies = folders
-    ship(lessons, code("imports", "import torch\nimport old"))
+    ship(lessons, code("imports", "import torch\nimport old\nfrom course_lib import gone"))
     work.update(*folders)
-    edit(copies, "imports", "import torch\nimport numpy as np\n\nimport old")
+    edit(copies, "imports", "import torch\nimport numpy as np\n\nimport old\nfrom course_lib import gone")
     ship(lessons, code("imports", "import torch\nfrom torch import nn"))
     work.update(*folders)
-    assert cells(copies)["imports"].source == "import torch\nfrom torch import nn\nimport numpy as np"
+    assert cells(copies)["imports"].source == "import torch\nfrom torch import nn\nimport numpy as np\nimport old"
     assert capsys.readouterr().out == ""
 
 
