@@ -12,6 +12,7 @@ from .replay import Film, Replay, film
 from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
 from .tensors.storages import storage_of, tensors_in
 from .timeline import Timeline, slowest
+from .watching.compiling import untraced
 from .watching.operators import current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
 
@@ -41,6 +42,7 @@ __all__ = [
     "stand_ins",
     "storage_of",
     "tensors_in",
+    "untraced",
     "unwatched",
     "watched_again",
     "watched_steps",

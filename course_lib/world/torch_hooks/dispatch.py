@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter import operators_of, tensors_in
+from ...meter import operators_of, tensors_in, untraced
 from . import private
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def register(current: Current, default: int) -> list[torch.library.Library]:
     collectives, aten = torch.library.Library("c10d", "IMPL"), torch.library.Library("aten", "IMPL")
     for name, operator in operators_of("c10d"):
         if "process_group" in [argument.name for argument in operator._schema.arguments]:
-            collectives.impl(name, _collective_kernel(operator, current), KEY, with_keyset=True)
+            collectives.impl(name, untraced(_collective_kernel(operator, current)), KEY, with_keyset=True)
     for name, operator in operators_of("aten"):
         names = [argument.name for argument in operator._schema.arguments]
         if "generator" in names and "device" in names:
