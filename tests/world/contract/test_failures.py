@@ -76,7 +76,7 @@ def raises_after_a_call_that_it_left_out():
 def lacks_a_name_of_an_earlier_cell() -> None:
     """all 3 ranks raised NameError: name 'my_ring' is not defined
       ranks 0-2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
-    Next: run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name.
+    Next: correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own.
     """
     my_ring()  # noqa: F821
 
