@@ -66,6 +66,8 @@ def _left_out(members: Members) -> Difference | None:
     """Return advice if ranks came to their call of the fault without one that other ranks make in it."""
     fault = members.fault
     collectives = {rank: call for rank, call in fault.calls.items() if call.op not in _OTHERS}
+    if len({call.group_name for call in collectives.values()}) > len({call.ranks for call in collectives.values()}):
+        return None  # two groups of the same ranks, in a different order
     advice = without_a_call(collectives, members.calls)
     if advice and fault.detail in ADVICE:
         advice = f"{advice} If the two calls belong together: {ADVICE[fault.detail]}"
