@@ -144,7 +144,7 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
 def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     running = [report.rank for report in reports if report.state == "running"]
     if running and any(not report.missing.isdisjoint(running) for report in reports):
-        return "the run was interrupted", f"if the ranks stood still, look at {who(running)}: others waited for it."
+        return "the run was interrupted", f"if the ranks stood still, look at {who(running)}, which others waited for."
     return "the run was interrupted", "run the cell again; the world is ready for it."
 
 
