@@ -79,6 +79,7 @@ def test_a_hook_of_the_notebook_runs_on_every_rank() -> None:
     assert sorted(seen[:2]) == [0, 1] and seen[2:] == [False]
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")
 def test_compiled_modules() -> None:
     def program():
         torch.manual_seed(0)
