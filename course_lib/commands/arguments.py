@@ -52,7 +52,7 @@ def add_limits_and_reports(argument: Callable[..., Any]) -> None:
 
 def add_run_arguments(parser: Any) -> None:
     """Add the arguments of `course run`."""
-    parser.usage = "course run [OPTIONS] [-m] PROGRAM [ARGUMENTS ...]"
+    parser.usage = "course run [--ranks N] [OPTIONS] [-m] PROGRAM [ARGUMENTS ...]"
     number = "the number of ranks (2), or of pretended GPUs, if the program starts its ranks itself (4)"
     parser.add_argument("--ranks", type=whole, metavar="N", help=number)
     where = "processes, simulated, nccl, nccl:8 for 8 GPUs, or dryrun:64 for one rank of 64 (processes)"

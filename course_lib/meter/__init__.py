@@ -13,6 +13,7 @@ from .source_line import SourceLine, is_learners, is_learners_code, is_learners_
 from .tensors.holders import variables
 from .tensors.storages import Span, is_dense, overlap, spans, storage_of, tensors_in
 from .timeline import Timeline, slowest
+from .watching.compiling import untraced
 from .watching.operators import current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
 
@@ -47,6 +48,7 @@ __all__ = [
     "stand_ins",
     "storage_of",
     "tensors_in",
+    "untraced",
     "unwatched",
     "variables",
     "watched_again",

@@ -6,8 +6,10 @@ import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
 from ..errors import CourseError, CourseWarning
-from ..world import World
+from ..world import Program, World
 
 
 def ranks(line: str, cell: str) -> None:
@@ -26,7 +28,8 @@ def ranks(line: str, cell: str) -> None:
         program.write_text(f"\n{cell}", "utf-8")  # lines have the numbers that they have in the notebook's cell
         sys.path.insert(0, os.getcwd())
         try:
-            run = World(int(line)).run_file(program)
+            gpus = not torch.cuda.is_available() and Program.found(program, ()).asks_for_gpus  # as `course run`
+            run = World(int(line), gpus=gpus).run_file(program)
         finally:
             sys.path[:] = before
     print(run.report().summary)

@@ -12,9 +12,10 @@ from course_lib.widgets.ranks_magic import ranks
 def test_a_cell_runs_as_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     shell, path = InteractiveShell(), list(sys.path)
     shell.run_line_magic("load_ext", "course_lib")
-    shell.run_cell_magic("ranks", "3", "import os\nprint(__name__, os.environ['WORLD_SIZE'])\n")
+    cell = "import os, torch\nprint(__name__, os.environ['WORLD_SIZE'], torch.ones(2).cuda().device)\n"
+    shell.run_cell_magic("ranks", "3", cell)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "[ranks 0-2] __main__ 3" and lines[1].startswith("-- 3 ranks: cell.py, simulated")
+    assert lines[0] == "[ranks 0-2] __main__ 3 cuda:0" and lines[1].startswith("-- 3 ranks: cell.py, simulated")
     assert sys.path == path
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.modules import module
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import RankError, World
@@ -78,11 +79,12 @@ def test_a_hook_of_the_notebook_runs_on_every_rank() -> None:
     assert sorted(seen[:2]) == [0, 1] and seen[2:] == [False]
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")
 def test_compiled_modules() -> None:
     def program():
         torch.manual_seed(0)
-        one = nn.Linear(2, 2)
-        return torch.equal(torch.compile(one, backend="eager")(torch.ones(1, 2)), one(torch.ones(1, 2)))
+        one, x = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), torch.eye(2)  # DDP broadcasts the buffers
+        return torch.equal(torch.compile(DistributedDataParallel(one), backend="eager")(x), one(x))
 
     if torch.__version__ < (2, 13):
         with pytest.raises(RankError, match=r"take torch 2\.13 or newer"):

@@ -1,11 +1,13 @@
 """Advice on exceptions whose text says too little."""
 
 import re
+import sys
 
 _NO_GPU = (
     "this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or run on the "
     'CPU: leave out what names CUDA or NCCL (`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on '
-    'a machine with GPUs: World(…, backend="nccl").'
+    'a machine with GPUs: World(…, backend="nccl"). If GPUs are pretended already, leave that line out: they lack what '
+    "it asks for."
 )
 
 _NEEDS_GPU = re.compile(
@@ -50,13 +52,26 @@ _ADVICE = {
         "ranks, recompute activations, or take a smaller batch."
     ),
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
+    "not compatible with static_graph": (
+        "leave out static_graph=True, or use the same parameters in every step. find_unused_parameters=True allows "
+        "parameters without a gradient."
+    ),
+    "DDP expects same model across all ranks": (
+        "build the same model on every rank: let rank 0 choose what its shape depends on, and send that to the others "
+        "with dist.broadcast_object_list."
+    ),
     "Expected to have finished reduction in the prior iteration": (
         "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True. "
         "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
         "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),
     "' is not defined": (
-        "run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name."
+        "correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart "
+        "of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own."
+    ),
+    "No module named": (
+        "correct the name, or install the package for the Python that runs this, which may not be the one of your "
+        f"program: {sys.executable} -m pip install …"
     ),
     "NoneType": (
         "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "

@@ -142,6 +142,9 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
 
 
 def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
+    running = [report.rank for report in reports if report.state == "running"]
+    if running and any(not report.missing.isdisjoint(running) for report in reports):
+        return "the run was interrupted", f"if the ranks stood still, look at {who(running)}, which others waited for."
     return "the run was interrupted", "run the cell again; the world is ready for it."
 
 
@@ -164,6 +167,10 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
             f"some ranks make. If they are: {advice}"
         )
+    elif calls[0].inside.endswith("object_list"):
+        advice = "give lists of the same length on every rank."
+    elif not message and not calls[0].inside and not is_named(calls[0]):
+        advice = "torch makes this call inside that line: look for what differs there, such as the model's parameters."
     elif not message and calls[0].group_name != DEFAULT_GROUP:
         advice += f" Or {who(calls[0].ranks)} are not meant to share this group: look at how it was made."
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice

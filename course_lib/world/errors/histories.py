@@ -65,7 +65,10 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> Difference:
 def _left_out(members: Members) -> Difference | None:
     """Return advice if ranks came to their call of the fault without one that other ranks make in it."""
     fault = members.fault
-    advice = without_a_call(fault.calls, members.calls)
+    collectives = {rank: call for rank, call in fault.calls.items() if call.op not in _OTHERS}
+    if len({call.group_name for call in collectives.values()}) > len({call.ranks for call in collectives.values()}):
+        return None  # two groups of the same ranks, in a different order
+    advice = without_a_call(collectives, members.calls)
     if advice and fault.detail in ADVICE:
         advice = f"{advice} If the two calls belong together: {ADVICE[fault.detail]}"
     return Difference(advice=advice) if advice else None
@@ -100,7 +103,8 @@ def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) ->
                     return Difference(line=line, advice=_ADVICE) if reason else None
                 at_place = {rank: histories[rank][place] for rank in here}
                 line = _difference([(side, at_place[side[0]]) for side in sides], reason)
-                return Difference(line=line, advice=_ADVICE if reason else without_a_call(at_place, members.calls))
+                advice = "" if reason else without_a_call(at_place, members.calls)
+                return Difference(line=line, advice=advice or _ADVICE)
     return None
 
 
@@ -264,6 +268,6 @@ def _in_different_groups(members: Members) -> Difference | None:
 _FINDERS: dict[Kind, tuple[Callable[[Members], Difference | None], ...]] = {
     "mismatch": (_first_difference, _left_out, _left_a_loop),
     "absent": (_first_difference, _in_different_groups, _behind),
-    "deadlock": (_first_difference, _in_different_groups, _behind),
+    "deadlock": (_first_difference, _in_different_groups, _left_out, _behind),
 }
 """For each kind of fault, the functions that look for a difference. The first one that finds it counts."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter import operators_of, tensors_in
+from ...meter import operators_of, tensors_in, untraced
 from . import private
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _register() -> list[torch.library.Library]:
     collectives, aten = torch.library.Library("c10d", "IMPL"), torch.library.Library("aten", "IMPL")
     for name, operator in operators_of("c10d"):
         if "process_group" in [argument.name for argument in operator._schema.arguments]:
-            collectives.impl(name, collective_kernel(operator), KEY, with_keyset=True)
+            collectives.impl(name, untraced(collective_kernel(operator)), KEY, with_keyset=True)
     for name, operator in operators_of("aten"):
         names = [argument.name for argument in operator._schema.arguments]
         if "generator" in names and "device" in names:

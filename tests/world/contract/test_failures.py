@@ -76,7 +76,8 @@ def raises_after_a_call_that_it_left_out():
 def lacks_a_name_of_an_earlier_cell() -> None:
     """all 3 ranks raised NameError: name 'my_ring' is not defined
       ranks 0-2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
-    Next: run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name.
+    Next: correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart
+            of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own.
     """
     my_ring()  # noqa: F821
 
@@ -411,9 +412,8 @@ def makes_one_call_instead_of_two() -> None:
       the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x),
             called from test_failures.py line _, in makes_one_call_instead_of_two:  reduce(torch.ones(2)); rank 1
             test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
-    Next: the ranks call from different lines. If these calls are not meant for each other, look for one that only some
-            ranks make. If they are: give tensors of the same size on every rank, in the same order; pad the shorter
-            ones if need be.
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop
+            that only some ranks meet.
     """
 
     def reduce(x) -> None:
@@ -1028,6 +1028,21 @@ def uses_groups_in_another_order() -> None:
     dist.barrier()
     if rank() == 1:
         dist.barrier(pair)
+
+
+@fails("deadlock")
+def calls_in_a_part_of_the_ranks_on_one_of_them() -> None:
+    """deadlock: all 3 ranks wait for each other
+      rank 0 waited in all_reduce #1 in group [0, 1] for rank 1, at test_failures.py line _, in
+            calls_in_a_part_of_the_ranks_on_one_of_them:  dist.all_reduce(torch.ones(1), group=pair)
+      ranks 1, 2 waited in barrier #1 at test_failures.py line _, in calls_in_a_part_of_the_ranks_on_one_of_them:
+            dist.barrier()
+    Next: make the all_reduce at test_failures.py line _ on every rank or on none: ranks 1, 2 went on without it.
+    """
+    pair = dist.new_group([0, 1])
+    if rank() == 0:
+        dist.all_reduce(torch.ones(1), group=pair)
+    dist.barrier()
 
 
 @fails("mismatch")

@@ -32,6 +32,7 @@ def test_an_interrupt_stops_every_rank(world, interrupt) -> None:
     assert told[0] == "the run was interrupted"
     assert told[1].startswith("  rank 0 at test_stopping.py line ")
     assert told[2].startswith("  ranks 1, 2 waited in barrier #1 at test_stopping.py line ")
+    assert told[3] == "Next: if the ranks stood still, look at rank 0, which others waited for."
     assert "\n".join(interrupted._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
     assert works(three)
 
