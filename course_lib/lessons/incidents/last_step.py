@@ -34,7 +34,7 @@ def trained(solution: Solution, model: nn.Module, x: torch.Tensor, y: torch.Tens
 exercise = Exercise("incidents.last_step", title="Incident: the last step", draw=draw, trial=trained,
     answers={
         "where": "rank 0 made a step more than ranks 1 and 2",
-        "weight": 2,
+        "weight": 3,
     },
     inputs_matter=False, case_count=4, task="""
     The job trains well, and hangs in the last step of its first epoch. The report is the one that led to DDP's `join`:
@@ -68,8 +68,8 @@ exercise = Exercise("incidents.last_step", title="Incident: the last step", draw
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[float]:
     """Train for one epoch in batches of up to four examples, and return the losses of this rank's batches.
 
-    Ranks may have different numbers of examples. Every example counts once: a step's gradient is the
-    mean over all examples that the ranks have in it, so a rank without a batch adds nothing.
+    Ranks may have different numbers of examples. A step's gradient is the mean over all examples
+    that the ranks have in it, so a rank without a batch adds nothing.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

@@ -58,7 +58,7 @@ exercise = Exercise("incidents.out_of_memory", title="Incident: out of memory, b
     ```
     """, explanation="""
     Skipping a batch is a decision of one rank, and its `continue` also skips two all-reduces. From then on the rank's
-    all-reduces meet those of the next step on the other ranks: same shape, same dtype, so nothing complains. For some
+    all-reduces meet those of the step before on the other ranks: same shape, same dtype, so nothing complains. For some
     steps all ranks average gradients of different batches. The program hangs only when the others have a step left and
     this rank has none. A longer time limit, a barrier or a `try` around the call only changes where it hangs. Memory
     can also run out in backward, when some parameters have their gradient. Decide by rank what to contribute, never
