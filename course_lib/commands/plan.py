@@ -44,6 +44,8 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
     for option, needed in (("global_batch", "fit"), ("days", "tokens")):
         if getattr(options, option) and not getattr(options, needed):
             raise CourseError(f"{flag(option)} without --{needed}: nothing else reads it. Give both.")
+    if options.fit and options.tokens:
+        raise CourseError("--fit and --tokens: each is a search of its own. Give one of the two.")
     if twice and searches:
         raise CourseError(f"{flag(min(twice))} twice: a search varies what you leave out. Give it once or not at all.")
     found: list[str] = []

@@ -72,6 +72,8 @@ def header(plan: Plan) -> Iterator[str]:
     usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
     yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
+    if plan.settings.frozen != "bf16" and not plan.settings.partly_frozen:
+        yield f"frozen={plan.settings.frozen} changes nothing: all is trained. Give lora_rank or trainable as well."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
     elif known is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, inf, log2
+from math import ceil, inf, lcm, log2
 from typing import Any
 
 from .choose import cuts
@@ -46,8 +46,14 @@ def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     settings = plan.settings
     group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
     more = {"shard_size": None, "reshard": bool(settings.reshard)}
-    counts = (group * 2**doubled for doubled in range(20))
-    return next((count for count in counts if fits(_with(plan, world_size=count, **more), machine)), 0)
+
+    def enough(count: int) -> bool:
+        return fits(_with(plan, world_size=count, **more), machine)
+
+    most = next((count for count in (group * 2**doubled for doubled in range(20)) if enough(count)), 0)
+    devices = named(machine).devices
+    step = group if most <= devices else lcm(group, devices)  # whole nodes
+    return next((count for count in range(most // 2 // step * step + step, most, step) if enough(count)), most)
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:

@@ -183,6 +183,7 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
         ("gpt2 --gpu rtx-4090 --gpus 8", "8 ranks on 4x RTX 4090, PCIe: that is one node with 4 devices."),
         ("gpt2 --fit --stage 1 --stage 2", "--stage twice: a search varies what you leave out."),
         ("gpt2 --global-batch 64", "--global-batch without --fit: nothing else reads it. Give both."),
+        ("gpt2 --fit --tokens 1e9", "--fit and --tokens: each is a search of its own. Give one of the two."),
         ("gpt2 --days 3", "--days without --tokens: nothing else reads it. Give both."),
         ("gpt2 --params 7e9", "name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json."),
         ("--gpus 8", "name one model"),

@@ -202,7 +202,8 @@ class _Step:
 
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
-        if not self.last and (self.settings.stage < 2 or self.settings.whole_gradients):
+        late = self.settings.whole_gradients if self.settings.stage >= 2 else self.settings.reductions == 1
+        if not self.last and late:
             return
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced

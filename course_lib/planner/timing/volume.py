@@ -98,9 +98,9 @@ def _moved(model: Model, own: Model, padded: int, settings: Settings) -> Iterato
 
     gathered, reduced = policy.parameter * padded + beside, policy.reduced * padded
     if stage == 0:  # one shard, and as many replicas as ranks
-        yield call("all_reduce", "gradients", policy.reduced * own.params, "backward", "replica")
+        yield call("all_reduce", "gradients", policy.reduced * own.params, "backward", "replica", settings.reductions)
     elif stage < 3 and torch:
-        yield call("all_reduce", "gradients", policy.reduced * own.params, "backward")
+        yield call("all_reduce", "gradients", policy.reduced * own.params, "backward", times=settings.reductions)
         yield call("broadcast", "parameters", policy.parameter * own.params, "after the step")
     else:
         if stage == 3:
@@ -108,9 +108,8 @@ def _moved(model: Model, own: Model, padded: int, settings: Settings) -> Iterato
         if among := settings.gathers_again if settings.trainable else 0:
             group = "shard" if among == shards else "second shard"
             yield call("all_gather", "parameters", gathered, "backward", group, times=again)
-        reduces = 1 if stage == 1 or settings.whole_gradients else again
-        yield call("reduce_scatter", "gradients", reduced, "backward", times=reduces)
-        yield call("all_reduce", "gradients", reduced / shards, "backward", "replica")
+        yield call("reduce_scatter", "gradients", reduced, "backward", times=settings.reductions)
+        yield call("all_reduce", "gradients", reduced / shards, "backward", "replica", settings.reductions)
         if stage < 3:
             yield call("all_gather", "parameters", policy.parameter * padded, "after the step")
 

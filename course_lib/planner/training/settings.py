@@ -163,6 +163,14 @@ class Settings:
         return (self.no_sync or pipeline) and self.stage >= 2 and self.micro_batches > 1
 
     @property
+    def reductions(self) -> int:
+        """How many micro-batches reduce gradients. DistributedDataParallel does so in each, without `no_sync`."""
+        if self.stage >= 2:
+            return 1 if self.whole_gradients else self.micro_batches
+        each = self.engine == "torch" or (self.engine == "zero" and self.stage == 0)
+        return self.micro_batches if each and not self.no_sync and self.pipeline_parallel == 1 else 1
+
+    @property
     def data_parallel(self) -> int:
         """The number of ranks that hold the same piece of the model, and read different tokens."""
         return self.world_size // (self.tensor_parallel * self.pipeline_parallel)
