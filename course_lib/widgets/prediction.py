@@ -25,7 +25,7 @@ class Outcome:
     correct: bool | None = None
 
     def __repr__(self) -> str:
-        return f"Result: {self.text}"
+        return f"Result: {self.text.replace('`', '')}"
 
 
 class PredictionWidget(VBox):
@@ -105,7 +105,7 @@ class PredictionWidget(VBox):
     @property
     def standing(self) -> str:
         """A sentence with the prediction, if there is one."""
-        return "" if self.given is None else f"You predicted {self._reading}. Run the next cell to see."
+        return "" if self.given is None else f"You predicted {self._reading}. Run the cells below: the verdict appears here."
 
     @property
     def instruction(self) -> str:

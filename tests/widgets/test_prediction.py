@@ -27,7 +27,7 @@ def test_a_prediction_is_scored_against_what_was_measured(progress: Progress) ->
     guess = peak(progress)
     guess.commit("0.98 GB")
 
-    assert guess.standing == "You predicted 0.98 GB, which is 980 MB. Run the next cell to see."
+    assert guess.standing == "You predicted 0.98 GB, which is 980 MB. Run the cells below: the verdict appears here."
     right = guess.reveal(992_000_000)
     assert (repr(right), right.correct) == (
         "Result: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
@@ -133,7 +133,7 @@ def change(progress: Progress) -> PredictionWidget:
 def test_a_choice_is_right_or_wrong_and_found_again(progress: Progress) -> None:
     guess = change(progress)
     guess.commit("It grows")
-    assert guess.standing == "You predicted “It grows”. Run the next cell to see."
+    assert guess.standing == "You predicted “It grows”. Run the cells below: the verdict appears here."
     outcome = guess.reveal("2Ψ bytes go")
     assert (repr(outcome), outcome.correct) == ("Result: “2Ψ bytes go”. You predicted “It grows”. Off.", False)
     assert change(progress).outcome == outcome
@@ -193,7 +193,7 @@ def test_the_call_does_what_the_button_does(progress: Progress) -> None:
     widget.commit(980)
     assert 'value="980"' in widget.question.value
     assert locked(widget)
-    assert repr(widget).endswith("You predicted 980 MB. Run the next cell to see.")
+    assert repr(widget).endswith("You predicted 980 MB. Run the cells below: the verdict appears here.")
 
 
 def test_as_the_last_value_of_a_cell_it_is_text_and_no_second_field(progress: Progress) -> None:

@@ -18,7 +18,7 @@ def small_all_reduce(rng: random.Random) -> Numeric:
     seconds = ring_seconds("all_reduce", kilobytes * 1000, ranks, alpha * 1e-6, 25e9)
     return Numeric(
         prompt=f"{ranks} ranks, one in each node, all-reduce {kilobytes} kB along a ring. A message takes "
-        f"{alpha} µs, and its bytes take more time, at 25 GB a second. How many milliseconds does the all-reduce take?",
+        f"{alpha} µs, and its bytes travel at 25 GB a second. How many milliseconds does the all-reduce take?",
         expected=seconds * 1e3,
         unit="ms",
         tolerance=0.02,

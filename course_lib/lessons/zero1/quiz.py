@@ -58,7 +58,7 @@ def share_saved(rng: random.Random) -> Numeric:
     saved = 1 - rank_bytes(1, world_size, 1, "fp32") / rank_bytes(1, world_size, 0, "fp32")
     state_saved = 1 - 1 / world_size
     return Numeric(
-        prompt=f"By how many percent does ZeRO-1 on {world_size} ranks cut a rank's parameters, gradients and "
+        prompt=f"By what percentage does ZeRO-1 on {world_size} ranks cut a rank's parameters, gradients and "
         "optimizer state together, in fp32 with Adam?",
         expected=saved,
         unit="%",
