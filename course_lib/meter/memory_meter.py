@@ -267,4 +267,4 @@ def mark(label: str) -> None:
     If a label is used again, the last snapshot counts.
     """
     if (watcher := operators.current()) is not None:
-        watcher.mark(label)
+        watcher.mark(str(label))

@@ -105,7 +105,9 @@ class PredictionWidget(VBox):
     @property
     def standing(self) -> str:
         """A sentence with the prediction, if there is one."""
-        return "" if self.given is None else f"You predicted {self._reading}. Run the cells below: the verdict appears here."
+        if self.given is None:
+            return ""
+        return f"You predicted {self._reading}. Run the cells below: the verdict appears here."
 
     @property
     def instruction(self) -> str:

@@ -35,9 +35,20 @@ cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler of what training programs use, and cloudpickle refuses or does not copy."""
+    """A pickler of what training programs use, and cloudpickle refuses or does not copy.
+
+    Tensors that share memory share it in the copy, too.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._storages: dict[int, torch.storage.TypedStorage] = {}  # the first of each memory
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.storage.TypedStorage):  # each tensor makes one when it is pickled
+            first = self._storages.setdefault(obj._untyped_storage._cdata, obj)
+            if first is not obj:
+                return _same_memory, (first, obj.dtype)
         if isinstance(obj, ModuleType) and type(obj) is not ModuleType:  # such as torch.backends, torch.ops, six.moves
             return pkgutil.resolve_name, (obj.__name__,)
         if isinstance(obj, private.OPERATORS):
@@ -68,6 +79,10 @@ def with_empty_cache(fn: Callable[..., Any], parameters: dict[str, Any]) -> Call
     """Return `fn` with an empty cache: each rank has its own."""
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(fn)
     return cached
+
+
+def _same_memory(storage: torch.storage.TypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage._untyped_storage, dtype=dtype, _internal=True)
 
 
 def _generator(device: torch.device, state: bytes) -> torch.Generator:

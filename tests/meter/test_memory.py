@@ -586,3 +586,14 @@ def test_compiling_a_function_leaves_the_meter_out(backend) -> None:
     eager, compiled = (World(1, backend=backend, timeout=300).run(program, how) for how in (False, True))
     assert compiled[0] == (pytest.approx(eager[0][0]), [])
     assert compiled.memory[0].marks["end"].current_bytes == eager.memory[0].marks["end"].current_bytes
+
+
+def test_a_lazy_layer_counts_from_its_first_forward_and_a_mark_may_be_a_number() -> None:
+    def program() -> None:
+        layer = nn.LazyLinear(4)
+        mark(0)  # type: ignore[arg-type]
+        layer(torch.ones(2, 3))
+        mark(1)  # type: ignore[arg-type]
+
+    marks = World(1).run(program).memory[0].marks
+    assert [marks[label].by_category["parameters"] for label in ("0", "1")] == [0, 64]

@@ -1,7 +1,10 @@
 """A copy of a function brings the submodules that it uses."""
 
+import pickle
+
 import cloudpickle
 import torch
+from torch import nn
 
 from course_lib.world import pickling
 
@@ -17,3 +20,11 @@ def test_the_submodules_that_a_function_uses_are_those_that_cloudpickle_finds() 
     theirs = cloudpickle.cloudpickle._find_imported_submodules(program.__code__, used)
     ours = pickling._submodules(program.__code__, used)
     assert {torch.nn.functional, concurrent.futures} <= set(ours) == set(theirs)
+
+
+def test_tensors_that_share_memory_share_it_in_the_copy() -> None:
+    flat = torch.zeros(6)
+    copies = pickle.loads(pickling.pickled([flat, nn.Parameter(flat[:3]), flat[3:].view(torch.int32)]))
+    copies[0].fill_(1)
+    assert copies[1].tolist() == [1, 1, 1]
+    assert copies[2].view(torch.float32).tolist() == [1, 1, 1]

@@ -35,7 +35,7 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # such as inside torch.func.vmap
+    except (NotImplementedError, RuntimeError, ValueError):  # such as in torch.func.vmap, or not initialized yet
         return None
 
 

@@ -197,6 +197,12 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
             f"{text}They differ from the first step on. Next: start every rank with the same weights (the same seed or "
             "checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate."
         )
+    before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
+    if len(before) > 1:
+        return (
+            f"{text}They differed before it, after a step with gradients that were not equal. Next: look for a step "
+            "whose gradients are not averaged, such as one after a backward in no_sync()."
+        )
     return (
         f"{text}They were equal before it. Next: look for what changes parameters or the optimizer's settings only on "
         f"{who(fewest)}."

@@ -1,6 +1,7 @@
 """A run names parameters that drift apart and a NaN that stays, and says nothing of right programs."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -21,10 +22,11 @@ def train(fault: str = "", *, ddp: bool = False, steps: int = 4) -> None:
     torch.manual_seed(100 + rank())
     for step in range(steps):
         optimizer.zero_grad()
-        loss = model(torch.randn(4, 8)).pow(2).mean()
-        here = (rank(), step) == (1, 2)
-        (loss * torch.nan if fault == "nan" and here else loss).backward()
-        for param in () if ddp else net.parameters():
+        here, alone = (rank(), step) == (1, 2), fault == "alone" and step == 1
+        with model.no_sync() if ddp and alone else nullcontext():
+            loss = model(torch.randn(4, 8)).pow(2).mean()
+            (loss * torch.nan if fault == "nan" and here else loss).backward()
+        for param in () if ddp or alone else net.parameters():
             dist.all_reduce(param.grad)
         if fault == "scaler":  # skips the step in which it finds a NaN
             dist.all_reduce(torch.tensor([torch.nan, torch.inf]) if step == 2 else torch.ones(2))
@@ -42,6 +44,8 @@ FAULTS = {
     "rate": "parameters differ (rank 0 | rank 1) after step 1 of rank 0 at _: They differ from the first step on.",
     "skip": "parameters differ (rank 0 | rank 1) after step 3 of rank 1 at _: Before it, they had made different "
     "numbers of steps (rank 0: 3; rank 1: 2).",
+    "alone": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _: They differed before it, after a "
+    "step with gradients that were not equal.",
     "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _: They were equal before it.",
 }
 
