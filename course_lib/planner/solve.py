@@ -42,7 +42,10 @@ def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, m
 
 
 def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
-    """Return how many ranks fit, the first power of two times those that share a sequence; 0 if none do."""
+    """Return the fewest ranks that fit, in whole nodes if they fill more than one; 0 if none do.
+
+    The search ends at the first power of two, times the ranks that share a sequence, that fits.
+    """
     settings = plan.settings
     group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
     more = {"shard_size": None, "reshard": bool(settings.reshard)}

@@ -45,6 +45,20 @@ def check(make: Callable[[], nn.Module], loss: Loss, planned: Plan, within: floa
     assert planned.sent_bytes == floor(sent / STEPS)
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_what_is_sent_of_three_micro_batches(stage: int) -> None:
+    def accumulate() -> None:
+        engine = getattr(zero, ENGINES[stage])(perceptron(), torch.optim.Adam)
+        for _ in range(3):
+            of_perceptron(engine).backward()
+        engine.step()
+
+    run = World(RANKS).run(accumulate)
+    sent = sum(call.sent for call in run.comm[0].calls if call.op != "broadcast")
+    given = {"world_size": RANKS, "stage": stage, "precision": "fp32", "engine": "zero", "micro_batches": 3}
+    assert plan(params=units_of(perceptron()), **given).sent_bytes == floor(sent)
+
+
 # Small batches: what counts is the states, and what moves gradients and parameters
 
 

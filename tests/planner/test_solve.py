@@ -94,6 +94,15 @@ def test_the_fewest_ranks_of_a_number_of_parameters() -> None:
     assert fewest_ranks(plan(params=7e9, world_size=8, stage=3), "h100") == 2
 
 
+def test_the_fewest_ranks_may_lie_between_two_powers_of_two() -> None:
+    given = {"model": "llama3-70b", "stage": 3, "attention": "flash", "checkpointing": "full"}
+    fewest = fewest_ranks(plan(**given, world_size=64), MACHINE)
+
+    assert fewest == 24  # three nodes of 8
+    assert fits(plan(**given, world_size=fewest), MACHINE)
+    assert not fits(plan(**given, world_size=fewest - 8), MACHINE)
+
+
 def test_the_cheapest_meets_the_deadline_and_half_the_ranks_do_not() -> None:
     best = cheapest("llama3-8b", MACHINE, tokens=1e12, days=30, sequence=8192)
     ranks = best.plan.settings.world_size

@@ -1,4 +1,4 @@
-"""What a notebook handed in: `capture` packs it in the notebook's kernel, and a process of its own checks it.
+"""Functions handed in: `capture` packs them in the notebook's kernel, and a process of its own checks them.
 
 The process is `python -m course_lib.commands.grading.checker`. Its standard input is a connection. It receives JSON: a
 token, and a name and a file for each function. It sends the token with an empty answer once it is ready, then the token

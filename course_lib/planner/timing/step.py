@@ -25,7 +25,7 @@ from .volume import Collective, collectives
 from .work import Work
 
 EXCHANGED = ("activations", "expert activations", "logits")
-"""What ranks that share matrices or experts exchange for a layer, while its computing waits."""
+"""The tensors of a layer that ranks exchange if they share matrices or experts; computing waits for them."""
 
 
 def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
