@@ -28,7 +28,7 @@ from .worker_handle import WorkerHandle
 STARTING = 60.0
 """Extra seconds in which ranks find each other and import modules. The run's own time starts afterwards."""
 
-GRACE = 0.5  # seconds in which ranks must stop after a fault, before their processes are killed
+GRACE = 1.5  # seconds in which ranks must stop after a fault, even on a busy machine, before their processes are killed
 DEATH = 5.0  # seconds in which a killed process disappears, even on a busy machine
 POLL = 0.05  # seconds between two looks at the clock, because some interrupts do not end a wait
 
