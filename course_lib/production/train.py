@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from glob import glob
+from itertools import islice
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ def main(folder: str) -> None:
     pieces = torch.tensor(list(text.encode())).unfold(0, CONTEXT + 1, CONTEXT)
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(TensorDataset(pieces), drop_last=True)
     loader = DataLoader(TensorDataset(pieces), batch_size=4, sampler=sampler, drop_last=True)
+    steps = len(loader) // MICRO_BATCHES  # of an epoch; micro-batches that make no whole step are left out
 
     # 3. The model: without memory first, then filled and sharded part by part. The same seed on every rank.
     torch.manual_seed(0)
@@ -68,7 +70,7 @@ def main(folder: str) -> None:
     for epoch in range(begin, EPOCHS):
         sampler.set_epoch(epoch)
         total = torch.zeros((), device=device)
-        for number, (lines,) in enumerate(loader, start=1):
+        for number, (lines,) in enumerate(islice(loader, steps * MICRO_BATCHES), start=1):
             is_last = number % MICRO_BATCHES == 0
             sharded.set_requires_gradient_sync(is_last)
             scores, targets = model(lines[:, :-1].to(device)), lines[:, 1:].to(device)
@@ -81,7 +83,7 @@ def main(folder: str) -> None:
                 optimizer.zero_grad()
         dist.all_reduce(total)
         if dist.get_rank() == 0:
-            mean = total.item() * MICRO_BATCHES / len(loader) / dist.get_world_size()
+            mean = total.item() / steps / dist.get_world_size()
             print(f"epoch {epoch}: loss {mean:.4f}", flush=True)
         # 6. Save: each rank writes its shards
         dcp.save(states(model, optimizer), checkpoint_id=f"{folder}/epoch-{epoch}")

@@ -2,8 +2,10 @@
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -40,3 +42,13 @@ def test_the_program_starts_as_a_model_that_was_never_on_the_meta_device() -> No
         for name, param in plain.named_parameters():
             assert param.equal(params[name]), name
         assert abs(loss - first_loss(plain)) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_rest_of_micro_batches_does_not_reach_the_next_epoch(tmp_path: Path) -> None:
+    program, folder = tmp_path / "train.py", tmp_path / "saved"
+    program.write_text(PROGRAM.read_text(encoding="utf-8").replace("= 3, 32, 2", "= 2, 128, 4"), encoding="utf-8")
+    whole = World(1).run_file(program, folder).output[0]  # 7 micro-batches in an epoch: one step
+    shutil.rmtree(folder / "epoch-1")
+
+    assert World(1).run_file(program, folder).output[0] == whole.splitlines(keepends=True)[1]
