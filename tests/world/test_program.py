@@ -263,6 +263,9 @@ def test_processes_that_are_no_ranks_are_not_taken_for_ranks(write) -> None:
         "import multiprocessing, os\ndef psutil_Process(pid): pass\npsutil_Process(os.getpid())\nprint('a')"
     )
     assert World(2).run_file(program).output == ("a\n", "a\n")
+    helper = "import torch.distributed as dist\ndist.init_process_group({})\nmultiprocessing.Process().start()"
+    programs = (write(helper.format(arguments)) for arguments in ("'gloo'", "rank=r"))
+    assert [Program.found(program, ()).starts_ranks for program in programs] == [False, True]
 
 
 @pytest.mark.parametrize(

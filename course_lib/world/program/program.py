@@ -33,6 +33,10 @@ _STARTERS = re.compile(
 )
 """The functions with which a program starts its ranks itself."""
 
+_GIVES_RANK = re.compile(r"(?<!local_)rank|\*")
+_SETS_RANK = re.compile(rb"""["']RANK["'](\]\s*=[^=]|:)|\bRANK=""")
+"""Text that gives a process its rank: in a call of `init_process_group`, and elsewhere in a program."""
+
 
 _ASKS = re.compile(rb"cuda|nccl|device|accelerat|\.to\(|transformers|lightning|deepspeed")
 """Text in a program that may ask for GPUs, itself or through a library."""
@@ -101,8 +105,12 @@ class Program:
         source = self.source()
         if not re.search(rb"multiprocessing|accelerate|elastic_launch", source):
             return False
-        calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-        return any(_STARTERS.fullmatch(ast.unparse(function)) for function in calls)
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        starters = [name for call in calls if _STARTERS.fullmatch(name := ast.unparse(call.func))]
+        joins = " ".join(ast.unparse(call) for call in calls if ast.unparse(call.func).endswith("init_process_group"))
+        if joins and not _GIVES_RANK.search(joins) and not _SETS_RANK.search(source):
+            starters = [name for name in starters if not name.endswith("Process")]  # a rank of torchrun's has helpers
+        return bool(starters)
 
     @property
     def asks_for_gpus(self) -> bool:
