@@ -170,7 +170,10 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     elif calls[0].inside.endswith("object_list"):
         advice = "give lists of the same length on every rank."
     elif not message and not calls[0].inside and not is_named(calls[0]):
-        advice = "torch makes this call inside that line: look for what differs there, such as the model's parameters."
+        advice = (
+            "look for what differs inside that line, such as the model's parameters. If the line itself makes the call, "
+            f"under a different name: {advice}"
+        )
     elif not message and calls[0].group_name != DEFAULT_GROUP:
         advice += f" Or {who(calls[0].ranks)} are not meant to share this group: look at how it was made."
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
