@@ -171,7 +171,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         advice = "give lists of the same length on every rank."
     elif not message and not calls[0].inside and not is_named(calls[0]):
         advice = (
-            "look for what differs inside that line, such as the model's parameters. If the line itself makes the call, "
+            "look for what differs in that line, such as the model's parameters. If the line makes the call itself, "
             f"under a different name: {advice}"
         )
     elif not message and calls[0].group_name != DEFAULT_GROUP:
