@@ -141,7 +141,7 @@ zero_optimization.zero_hpz_partition_size: whole number = 1
     FSDP2  fully_shard(..., reshard_after_forward=<ranks of a node>).
 zero_optimization.offload_optimizer.device: text = none
     does   Where optimizer state, and its computation, live between uses.
-    costs  Memory of the host or the disk for memory of the GPU, and a way over PCIe in each step.
+    costs  Memory of the host or the disk for memory of the GPU, a way over PCIe and a slow Adam on the CPU in each step.
     FSDP2  fully_shard(..., offload_policy=CPUOffloadPolicy()): parameters, gradients and optimizer, together.
 zero_optimization.offload_optimizer.pin_memory, zero_optimization.offload_param.pin_memory: bool = True
     does   Host memory that cannot be paged out, which a GPU can copy from by itself.
@@ -153,7 +153,7 @@ zero_optimization.offload_optimizer.nvme_path, zero_optimization.offload_param.n
     FSDP2  None: FSDP2 offloads to the host.
 zero_optimization.offload_param.device: text = none
     does   Where parameters live between uses.
-    costs  Memory of the host or the disk for memory of the GPU, and a way over PCIe in each step.
+    costs  Memory of the host or the disk for memory of the GPU, and a way over PCIe before each gather.
     FSDP2  fully_shard(..., offload_policy=CPUOffloadPolicy()): parameters, gradients and optimizer, together.
 """
 """Each setting: its names, kind and default, then `does`, `costs` and `FSDP2`."""
