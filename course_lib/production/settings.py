@@ -141,7 +141,7 @@ zero_optimization.zero_hpz_partition_size: whole number = 1
     FSDP2  fully_shard(..., reshard_after_forward=<ranks of a node>).
 zero_optimization.offload_optimizer.device: text = none
     does   Where optimizer state, and its computation, live between uses.
-    costs  Memory of the host or the disk for memory of the GPU, a way over PCIe and a slow Adam on the CPU in each step.
+    costs  Memory of the host or the disk for memory of the GPU, a way over PCIe in each step, and a slower Adam.
     FSDP2  fully_shard(..., offload_policy=CPUOffloadPolicy()): parameters, gradients and optimizer, together.
 zero_optimization.offload_optimizer.pin_memory, zero_optimization.offload_param.pin_memory: bool = True
     does   Host memory that cannot be paged out, which a GPU can copy from by itself.
