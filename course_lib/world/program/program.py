@@ -34,7 +34,7 @@ _STARTERS = re.compile(
 """The functions with which a program starts its ranks itself."""
 
 _GIVES_RANK = re.compile(r"(?<!local_)rank|\*")
-_SETS_RANK = re.compile(rb"""["']RANK["'](\]\s*=[^=]|:)|\bRANK=""")
+_SETS_RANK = re.compile(rb"""["']RANK["'](\]\s*=[^=]|:)|\bRANK=|(setdefault|putenv)\(["']RANK""")
 """Text that gives a process its rank: in a call of `init_process_group`, and elsewhere in a program."""
 
 
