@@ -54,6 +54,7 @@ def how(settings: Settings) -> str:
     words = {
         f"stage {settings.stage} on {count(settings.world_size, 'rank')}": True,
         **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
+        f"{settings.model_chunks} pieces a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
         f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
         settings.precision: True, settings.optimizer: True,
         f"sharded over {settings.shards}, {settings.replicas} replicas": settings.stage and settings.replicas > 1,
