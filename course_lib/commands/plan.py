@@ -91,9 +91,15 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower().rpartition("/")[2])
 
 
+def _same(name: str, typed: str) -> bool:
+    """Return whether `h100sxm80gb` names this hardware: with words and the memory that it has anyway."""
+    words = f"sxm[45]?|nvlink|hbm[23]?e?|{HARDWARE[name].memory_bytes // 10**9}gb"
+    return bool(re.fullmatch(f"(nvidia|geforce|rtx)*{_plain(name).removeprefix('rtx')}({words})*", typed))
+
+
 def _nodes(gpu: str, ranks: float) -> str:
     """Return the name of the hardware, or of several such nodes if one has too few devices."""
-    gpu = next((name for name in HARDWARE if _plain(name) == _plain(gpu)), gpu)
+    gpu = next((name for name in HARDWARE if _same(name, _plain(gpu))), gpu)
     one = planner.hardware(gpu)
     many = (name for name, far in HARDWARE.items() if far.network and name.startswith(f"{gpu}-")
             and far.memory_bytes == one.memory_bytes)  # fmt: skip
@@ -136,5 +142,3 @@ def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
             yield f"The longest sequence that fits has {longest} tokens."
     ranks = planner.fewest_ranks(planned, machine)
     yield f"It needs {planner.count(ranks, 'GPU')} or more." if ranks else "More GPUs do not help."
-    if machine.fp8 and machine.achievable == HARDWARE["h100"].achievable:
-        yield "Its seconds are those of software of 2023: with that of 2025, a step may take a quarter less."

@@ -93,7 +93,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if count:
         width = config.get("moe_intermediate_size") or found["ffn"]
-        shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED)
+        beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
+        shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside
         found |= {"dense_layers": _first(config, _DENSE), "dense_ffn": found["ffn"], "ffn": width,
                   "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
     return found
