@@ -138,7 +138,7 @@ def test_fit_varies_only_what_is_left_out(course) -> None:  # type: ignore[no-un
     text = course("llama-7b --fit --why --stage 2 --tp 1 --pp 1 --global-batch 32")
     ways = text.partition("\n\n")[2].partition("\n\n")[0].splitlines()[1:]
 
-    assert len(ways) == 4
+    assert len(ways) == 6
     assert all("stage 2 on 8 ranks, mixed" in way for way in ways)
     assert "--micro-batches 4" in text
 
