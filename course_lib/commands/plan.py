@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from itertools import product
 from math import inf
 from typing import Any
@@ -23,9 +26,11 @@ def run(options: argparse.Namespace) -> None:
         CourseError: there is no such model, hardware or value, or settings do not go together, or nothing fits.
     """
     try:
-        print(*_answer(options), sep="\n\n")
+        print(*_answer(options), sep="\n\n", flush=True)
     except PlanError as refusal:
         raise CourseError(as_options(str(refusal))) from refusal
+    except BrokenPipeError:  # who reads the output has left, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
 
 
 def _answer(options: argparse.Namespace) -> Iterator[str]:
@@ -84,7 +89,13 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])", name, re.IGNORECASE):
         return {"params": number("--params", name)}, ["--params", name]
     plain = {_plain(text): key for key, model in MODELS.items() for text in (key, model.name)}
-    return {"model": plain.get(_plain(name), name)}, [name]
+    shape = re.sub(r"(hf|instruct|chat|base|v0\.?\d)*$", "", _plain(name))  # other weights of the same shape
+    if shape not in plain:
+        close = get_close_matches(shape, plain, n=1)
+        hint = f" The nearest by name is {plain[close[0]]}." if close else ""
+        raise CourseError(f"{name}: there is no model of this name.{hint} For any other, give --config config.json, or "
+                          "the number of parameters, such as 7b. --help lists the names.")  # fmt: skip
+    return {"model": plain[shape]}, [name]
 
 
 def _plain(name: str) -> str:
@@ -108,6 +119,9 @@ def _nodes(gpu: str, ranks: float) -> str:
 
 def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: dict[str, Any]) -> tuple[Plan, str]:
     (model,) = what.values()
+    if options.tokens and "params" in what:
+        raise CourseError("--tokens with a number of parameters: what fits depends on the layers. Name a model or give "
+                          "--config config.json.")  # fmt: skip
     if options.tokens:
         most = {"most_ranks": settings.pop("world_size")} if "world_size" in settings else {}
         tokens, days = number("--tokens", options.tokens), number("--days", options.days or "30")

@@ -165,7 +165,7 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
     [
         (
             "llama3-9b",
-            "llama3-9b: there is no such model. Did you mean llama3-8b?",
+            "llama3-9b: there is no model of this name. The nearest by name is llama3-8b. For any other, give --config",
         ),
         ("gpt2 --gpu h1000", "--gpu h1000: there is no such hardware. Did you mean h100?"),
         ("gpt2 --stage 7", "--stage 7: it has to be a whole number, from 0 to 3. Try --stage 3."),
