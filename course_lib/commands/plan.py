@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from itertools import product
 from math import inf
 from typing import Any
@@ -23,9 +26,11 @@ def run(options: argparse.Namespace) -> None:
         CourseError: there is no such model, hardware or value, or settings do not go together, or nothing fits.
     """
     try:
-        print(*_answer(options), sep="\n\n")
+        print(*_answer(options), sep="\n\n", flush=True)
     except PlanError as refusal:
         raise CourseError(as_options(str(refusal))) from refusal
+    except BrokenPipeError:  # who reads the output has left, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
 
 
 def _answer(options: argparse.Namespace) -> Iterator[str]:
@@ -84,16 +89,28 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])", name, re.IGNORECASE):
         return {"params": number("--params", name)}, ["--params", name]
     plain = {_plain(text): key for key, model in MODELS.items() for text in (key, model.name)}
-    return {"model": plain.get(_plain(name), name)}, [name]
+    shape = re.sub(r"(hf|instruct|chat|base|v0\.?\d)*$", "", _plain(name))  # other weights of the same shape
+    if shape not in plain:
+        close = get_close_matches(shape, plain, n=1)
+        hint = f" The nearest by name is {plain[close[0]]}." if close else ""
+        raise CourseError(f"{name}: there is no model of this name.{hint} For any other, give --config config.json, or "
+                          "the number of parameters, such as 7b. --help lists the names.")  # fmt: skip
+    return {"model": plain[shape]}, [name]
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower().rpartition("/")[2])
 
 
+def _same(name: str, typed: str) -> bool:
+    """Return whether `h100sxm80gb` names this hardware: with words and the memory that it has anyway."""
+    words = f"sxm[45]?|nvlink|hbm[23]?e?|{HARDWARE[name].memory_bytes // 10**9}gb"
+    return bool(re.fullmatch(f"(nvidia|geforce|rtx)*{_plain(name).removeprefix('rtx')}({words})*", typed))
+
+
 def _nodes(gpu: str, ranks: float) -> str:
     """Return the name of the hardware, or of several such nodes if one has too few devices."""
-    gpu = next((name for name in HARDWARE if _plain(name) == _plain(gpu)), gpu)
+    gpu = next((name for name in HARDWARE if _same(name, _plain(gpu))), gpu)
     one = planner.hardware(gpu)
     many = (name for name, far in HARDWARE.items() if far.network and name.startswith(f"{gpu}-")
             and far.memory_bytes == one.memory_bytes)  # fmt: skip
@@ -102,6 +119,9 @@ def _nodes(gpu: str, ranks: float) -> str:
 
 def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: dict[str, Any]) -> tuple[Plan, str]:
     (model,) = what.values()
+    if options.tokens and "params" in what:
+        raise CourseError("--tokens with a number of parameters: what fits depends on the layers. Name a model or give "
+                          "--config config.json.")  # fmt: skip
     if options.tokens:
         most = {"most_ranks": settings.pop("world_size")} if "world_size" in settings else {}
         tokens, days = number("--tokens", options.tokens), number("--days", options.days or "30")
@@ -136,5 +156,3 @@ def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
             yield f"The longest sequence that fits has {longest} tokens."
     ranks = planner.fewest_ranks(planned, machine)
     yield f"It needs {planner.count(ranks, 'GPU')} or more." if ranks else "More GPUs do not help."
-    if machine.fp8 and machine.achievable == HARDWARE["h100"].achievable:
-        yield "Its seconds are those of software of 2023: with that of 2025, a step may take a quarter less."

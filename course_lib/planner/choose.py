@@ -25,6 +25,9 @@ CUTS = {
 """How many ranks may share a model's matrices, its sequences, and its layers."""
 LONG = 8192
 """Tokens of a sequence that each context-parallel rank has at least: with fewer, it waits for keys and values."""
+CHECKPOINTING = ("none", "operators", "full")
+"""What is tried with attention that keeps no scores: without them, "selective" is hardly different from "none"."""
+_CHUNKS = (1, 2, 4, 8)
 
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _WAITS = {
@@ -87,7 +90,9 @@ def choose(
     over one node or four. Of those within 5 % of the fastest, what cuts the model least comes first, then the lowest
     stage: it is the simplest to run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer
     waits for; context parallelism of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each
-    micro-batch; a cut together with offload or hybrid sharding.
+    micro-batch; a cut together with offload or hybrid sharding. A pipeline is interleaved in up to 8 pieces, of equally
+    many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its stages, as
+    Megatron-LM asks.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -149,10 +154,11 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
     known = plan(**what, sequence=1).model.transformer
     varied: dict[str, Sequence[Any]] = {
         "stage": range(4),
-        "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else ["none", "full"],
+        "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else CHECKPOINTING,
         "offload": _OFFLOADS,
         "shard_size": [None, machine.devices] if ranks > machine.devices else [None],
         "expert_parallel": [1, machine.devices, 4 * machine.devices] if known and known.experts else [1],
+        "model_chunks": _CHUNKS,
     }
     open_names = [name for name in varied if name not in fixed]
     plans, refusals = [], []
@@ -161,11 +167,17 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         pipelined = cut["pipeline_parallel"] > 1 and chosen.get("stage", 0) > 1
         if pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
             continue
+        stages, chunks = cut["pipeline_parallel"], chosen.get("model_chunks", 1)
+        if chunks > 1 and not (known and stages > 1 and known.layers % (stages * chunks) in (0, stages * chunks - 2)):
+            continue
+        of = stages if chunks > 1 else 1
         try:
             chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
+            if chosen["micro_batches"] % of:
+                continue
             batches = [plan(**what, **fixed | cut | chosen)]
             groups(batches[0].settings, machine)  # raises if they do not fit its nodes
-            while global_batch and "batch" not in fixed and chosen["micro_batches"] % 2 ** len(batches) == 0:
+            while global_batch and "batch" not in fixed and chosen["micro_batches"] % (of * 2 ** len(batches)) == 0:
                 larger = {"batch": 2 ** len(batches), "micro_batches": chosen["micro_batches"] // 2 ** len(batches)}
                 batches.append(plan(**what, **fixed | cut | chosen | larger))
             plans.append(batches)
@@ -179,7 +191,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
 def _effort(plan: Plan) -> tuple[int, ...]:
     """Return how much there is to run: the ranks that share a sequence, stages before matrices, and ZeRO's stage."""
     cut = [getattr(plan.settings, name) for name in (*reversed(CUTS), "expert_parallel")]
-    return (prod(cut), *cut, plan.settings.stage)
+    return (prod(cut), *cut, plan.settings.model_chunks, plan.settings.stage)
 
 
 def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .memory import activations
 from .memory.held import gathered_bytes
 from .memory.parts import BETWEEN, CATEGORIES, MOMENTS
-from .timing.hardware import HARDWARE, Hardware
+from .timing.hardware import HARDWARE, RATES_OF_2025, Hardware
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
 from .training.checks import PlanError
@@ -54,6 +55,7 @@ def how(settings: Settings) -> str:
     words = {
         f"stage {settings.stage} on {count(settings.world_size, 'rank')}": True,
         **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
+        f"{settings.model_chunks} pieces a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
         f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
         settings.precision: True, settings.optimizer: True,
         f"sharded over {settings.shards}, {settings.replicas} replicas": settings.stage and settings.replicas > 1,
@@ -106,6 +108,16 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
         short, where = shortage(plan, machine)
         if short > 0:
             yield f"It {verdict(plan, machine)}: {size(short)} short on rank 0, {where}."
+        yield from band(plan, machine)
+
+
+def band(plan: Plan, machine: Hardware) -> Iterator[str]:
+    """Yield a sentence on how far published seconds are from planned ones, where it is known to be far."""
+    if (known := plan.model.transformer) and known.experts:
+        yield "Published runs with experts took 0.6 to 2.6 times the planned seconds: see docs/validation.md."
+    elif machine.switch and machine.achievable == HARDWARE["h100"].achievable:
+        later = duration(plan.step_seconds(replace(machine, **RATES_OF_2025)))
+        yield f"Its seconds are those of software of 2023. With that of 2025 and full power, a step may take {later}."
 
 
 def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:

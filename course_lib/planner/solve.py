@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil, inf, lcm, log2
 from typing import Any
 
-from .choose import cuts
+from .choose import CHECKPOINTING, cuts
 from .explain import how, shortage, size
 from .plan import Plan, plan
 from .timing.hardware import Hardware
@@ -85,8 +85,8 @@ def cheapest(
 
     The number of ranks doubles, from the fewest that could be fast enough, until the plan is fast enough, because more
     ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and pipeline parallelism, with
-    and without checkpointing, and with the largest micro-batch that fits: in stage 3, and a pipeline in stage 1, with 8
-    micro-batches for each of its stages. `given` as for `plan`.
+    `CHECKPOINTING`, and with the largest micro-batch that fits: in stage 3, and a pipeline in stage 1, not interleaved,
+    with 8 micro-batches for each of its stages. `given` as for `plan`: what is given is not varied.
 
     Raises:
         ValueError: nothing fits, or nothing is fast enough.
@@ -113,19 +113,20 @@ def cheapest(
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow more "
-        "days or ranks, or fewer tokens."
+        "days or ranks, fewer tokens, or a smaller batch."
     )
 
 
 def _ways(machine: Hardware, tokens: float, given: dict[str, Any]) -> Iterator[Budget]:
     usual = {"attention": "flash", "implementation": "fused"}
-    for cut, recomputed in product(cuts(machine, given), ("none", "full")):
+    for cut, recomputed in product(cuts(machine, given), CHECKPOINTING):
         stages = cut["pipeline_parallel"]
         rest = {"stage": 1, "micro_batches": 8 * stages} if stages > 1 else {"stage": 3}
         try:
             one = plan(**usual | rest | {"checkpointing": recomputed} | given | cut)
-            if batch := largest_batch(one, machine):
-                one = _with(one, batch=batch)
+            if "batch" not in given:
+                one = _with(one, batch=max(1, largest_batch(one, machine)))
+            if fits(one, machine):
                 seconds = tokens / (one.tokens_per_second(machine) * one.settings.world_size)
                 yield Budget(plan=one, gpu_hours=seconds * one.settings.world_size / 3600, seconds=seconds)
         except PlanError:  # these ranks cannot be divided in this way

@@ -60,7 +60,8 @@ def flags(settings: Mapping[str, Any]) -> Iterator[str]:
         yield from (SHORT.get(name, flag(name)), written(value))
 
 
-_OPTIONS = {"hardware": "--gpu", **{name: SHORT.get(name, flag(name)) for name in (*SETTINGS, "tokens", "days")}}
+_OTHERS = ("tokens", "days", "params", "global_batch")
+_OPTIONS = {"hardware": "--gpu", **{name: SHORT.get(name, flag(name)) for name in (*SETTINGS, *_OTHERS)}}
 _GIVEN = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^]]*\]|\([^)]*\)|'[^']*'|[\w.+-]*\w)")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
 

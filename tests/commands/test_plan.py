@@ -138,7 +138,7 @@ def test_fit_varies_only_what_is_left_out(course) -> None:  # type: ignore[no-un
     text = course("llama-7b --fit --why --stage 2 --tp 1 --pp 1 --global-batch 32")
     ways = text.partition("\n\n")[2].partition("\n\n")[0].splitlines()[1:]
 
-    assert len(ways) == 4
+    assert len(ways) == 6
     assert all("stage 2 on 8 ranks, mixed" in way for way in ways)
     assert "--micro-batches 4" in text
 
@@ -165,7 +165,7 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
     [
         (
             "llama3-9b",
-            "llama3-9b: there is no such model. Did you mean llama3-8b?",
+            "llama3-9b: there is no model of this name. The nearest by name is llama3-8b. For any other, give --config",
         ),
         ("gpt2 --gpu h1000", "--gpu h1000: there is no such hardware. Did you mean h100?"),
         ("gpt2 --stage 7", "--stage 7: it has to be a whole number, from 0 to 3. Try --stage 3."),

@@ -43,6 +43,23 @@ LING = QWEN3_MOE | {
 
 
 @pytest.mark.parametrize(
+    ("config", "window", "layers"),
+    [
+        (LLAMA | {"sliding_window": 64}, 64, 32), (LLAMA | {"sliding_window": None}, 0, 0),
+        (QWEN2 | {"sliding_window": 64}, 0, 0), (QWEN2 | {"sliding_window": 64, "use_sliding_window": True}, 64, 28),
+        (LLAMA | {"model_type": "gemma3_text", "sliding_window": 64}, 64, 27),
+        (LLAMA | {"layer_types": ["sliding_attention", "full_attention"] * 16, "sliding_window": 64}, 64, 16),
+    ],
+)  # fmt: skip
+def test_layers_with_a_window_see_fewer_tokens(config: dict[str, Any], window: int, layers: int) -> None:
+    """A window of 64 tokens counts as 128 of a whole sequence, whose masked half is counted."""
+    model = Transformer.from_config(config)
+
+    assert (model.window, model.windowed_layers) == (window, layers)
+    assert model.seen(1024) == 1024 - layers / model.layers * (1024 - 128) and model.seen(100) == 100
+
+
+@pytest.mark.parametrize(
     ("config", "params"),
     [
         (LLAMA, 8_030_261_248), (QWEN3, 8_190_735_360), (QWEN3_MOE, 30_532_122_624), (MIXTRAL, 46_702_792_704),

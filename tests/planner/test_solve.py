@@ -127,6 +127,15 @@ def test_the_cheapest_way_can_cut_the_model() -> None:
     assert settings.micro_batches == (8 * settings.pipeline_parallel if settings.pipeline_parallel > 1 else 1)
 
 
+def test_the_cheapest_way_keeps_the_batch_that_is_given() -> None:
+    given = {"tokens": 1e12, "days": 30, "sequence": 4096, "tensor_parallel": 1, "pipeline_parallel": 1}
+    one = cheapest("llama3-8b", MACHINE, **given, batch=1)
+
+    assert one.plan.settings.batch == 1 < cheapest("llama3-8b", MACHINE, **given).plan.settings.batch
+    with pytest.raises(ValueError, match=r"nothing fits.* or a smaller batch"):
+        cheapest("llama3-8b", MACHINE, **given, batch=400)
+
+
 def test_a_deadline_that_nothing_meets_is_refused() -> None:
     with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: at least 256 are needed"):
         cheapest("llama3-8b", MACHINE, tokens=1e14, days=800, most_ranks=64)

@@ -178,7 +178,7 @@ def test_a_command_reads_as_a_person_would_write_it() -> None:
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ("world_size=many", "Try world_size=1. The plan shown has world_size=8."),
+        ("world_size=many", "from 1 to 1000000. The plan shown has world_size=8."),
         ("world_size=-3", "world_size=-3: it has to be a whole number"),
         ("world_size=1e99", "world_size='1e99': it has to be a whole number"),
         ("batch=", "batch='': it has to be a whole number"),

@@ -83,7 +83,11 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
         return [*sums, held(name, total, FORWARD, START, END, AVERAGING, STEP)]
     if not layers:
         return [*sums, held(name, total, END, AVERAGING, STEP)]
-    outer = held(f"{name} outside the layers", model.early // cut, START)
+    early = model.early
+    if settings.engine == "zero" and settings.stage == 0:  # a bucket is whole from its first gradient on
+        bucket = engine.bucket_bytes // settings.policy.parameter
+        early, late = min(total, early + bucket), min(total, late + bucket)
+    outer = held(f"{name} outside the layers", early // cut, START)
     return [*sums, outer, held(f"{name} of all but the first layer", late, END), held(name, total, AVERAGING, STEP)]
 
 
@@ -119,7 +123,9 @@ def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Pa
     when = AVERAGING if stage == 1 else END
     whole = settings.shards * largest_run(engine.shard, stage) if stage else 0
     found = [_buffer("gradients under way", whole, policy.gradient, "whole, flat and padded", when)]
-    if stage != 1:
+    if stage == 1:
+        found.append(_buffer("their average", whole // settings.shards, policy.gradient, "a shard", when))
+    else:
         found.append(_buffer("a gradient as it comes", largest, settings.policy.parameter, "whole", when))
     if policy.master:
         found.append(_buffer("a gradient cast to be added", largest, policy.gradient, "torch does so on CPUs", when))

@@ -26,6 +26,12 @@ FP8_GAIN = 0.5
 """The part of the data sheet's gain of fp8 over bf16 that training has, casts included: chosen on torchao's Llama 3 8B
 on 8 H100, where float8 with float8 gathers is 1.25 times as fast as bf16."""
 
+RATES_OF_2025: dict[str, Any] = {"achievable": 0.75, "attention": 0.6}
+"""Rates on H100, H200 and Blackwell with software of 2025 and at full power, where the table has those of 2023.
+
+Chosen on NVIDIA's and KempnerForge's dense runs, whose medians are within 7 % with them: see docs/validation.md.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:

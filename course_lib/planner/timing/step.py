@@ -172,7 +172,10 @@ class _Step:
         return [self.streams.issue(CONTEXT, name, cost, self.computed[-1:])] if calls else []
 
     def _send(self, when: str) -> None:
-        """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage."""
+        """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage.
+
+        Those of all its pieces of layers but the last go while the next piece computes.
+        """
         machine, settings, known = self.hardware, self.settings, self.model.transformer
         if known and settings.pipeline_parallel > 1:
             link, sharing = machine.inside, 1
@@ -180,6 +183,9 @@ class _Step:
                 link, sharing = machine.network, min(machine.devices, settings.tensor_parallel * settings.data_parallel)
             tokens = settings.tokens * known.hidden * settings.policy.activation / settings.tensor_parallel
             cost = link.alpha + tokens * sharing / link.bandwidth
+            if settings.model_chunks > 1:
+                earlier = (settings.model_chunks - 1) * cost
+                self.streams.issue(PIPELINE, f"send activations of earlier pieces, {when}", earlier)
             self.streams.issue(PIPELINE, f"send activations, {when}", cost, self.computed[-1:])
 
     def _gather(self, piece: Work, when: str) -> list[Span]:

@@ -82,7 +82,7 @@ def token_flops(model: Model, settings: Settings) -> float:
     active = model.params - (known.idle if known else 0)
     share = trained(model, settings).params / model.params
     matrices = (4 + (6 if settings.lora_rank else 2) * share) * active
-    scores = 12 * known.layers * known.q_hidden * settings.sequence if known else 0
+    scores = 12 * known.layers * known.q_hidden * known.seen(settings.sequence) if known else 0
     return matrices + scores if settings.trainable else (matrices - 2 * active) + scores / 3
 
 

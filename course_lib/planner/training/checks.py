@@ -16,7 +16,8 @@ def known(what: str, name: object, names: Iterable[object]) -> None:
     """Raise PlanError unless `name` is one of `names`."""
     names = list(names)
     if name not in names:
-        close = get_close_matches(str(name).lower(), [other for other in names if isinstance(other, str)], n=1)
+        texts, typed = [other for other in names if isinstance(other, str)], str(name).lower()
+        close = [text for text in texts if typed.startswith(f"{text}-")] or get_close_matches(typed, texts, n=1)
         few = len(names) <= 8 or not close
         hint = f"Choose one of {', '.join(map(repr, names))}." if few else f"Did you mean {close[0]!r}?"
         raise PlanError(f"{what}={name!r}: there is no such {what}. {hint}")
@@ -27,8 +28,10 @@ def whole(what: str, value: object, least: int = 1, most: int | None = None) -> 
     exact = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     if not exact or value < least or (most is not None and value > most):  # type: ignore[operator]
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"
-        nearest = most if isinstance(value, int | float) and most is not None and value > most else least
-        raise PlanError(f"{what}={value!r}: it has to be a whole number, {limits}. Try {what}={nearest}.")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        nearest = most if number and most is not None and value > most else least  # type: ignore[operator]
+        hint = f" Try {what}={nearest}." if number else ""
+        raise PlanError(f"{what}={value!r}: it has to be a whole number, {limits}.{hint}")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

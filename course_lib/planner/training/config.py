@@ -16,7 +16,7 @@ _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _DENSE = ("first_k_dense_replace", "num_dense_layers")
 _NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
     *_EXPERTS, *_SHARED, *_SHARED_WIDTH, *_DENSE, "num_key_value_heads", "head_dim", "moe_intermediate_size",
-    "num_experts_per_tok",
+    "num_experts_per_tok", "sliding_window",
 ]  # fmt: skip
 _MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
@@ -25,13 +25,15 @@ _PLAIN = ("gpt2", "gpt_neox", "phi", "starcoder2", "nemotron", "apertus", "arcee
 _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 _BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
 _NORMED = ("qwen3", "qwen3_moe")  # norms of queries and of keys
+_TOWERS = ("vision_config", "audio_config")  # beside the decoder: they are not counted
 _UNKNOWN = (
     "kv_lora_rank", "q_lora_rank",  # latent attention: DeepSeek
     "v_head_dim", "global_head_dim",  # heads of two sizes: MiMo, Gemma 4
     "ssm_state_size", "mamba_d_state", "layers_block_type", "linear_num_key_heads", "linear_attn_config",
     "attn_type_list",  # state spaces, linear attention: Jamba, Qwen3-Next, Kimi, MiniMax
     "intermediate_size_mlp", "moe_num_experts", "residual_moe", "mlp_only_layers",  # experts: Llama 4, ERNIE, Grok
-    "multi_query",  # StarCoder
+    "multi_query", "num_key_value_heads_per_layer",  # StarCoder, DeciLM
+    "layer_group_size", "total_ut_steps",  # linear attention and loops: Ring, Ouro
     "is_encoder_decoder", "type_vocab_size",  # T5, BERT
 )  # fmt: skip
 
@@ -59,6 +61,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "gpt2":
         config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
         names["ffn"] = "n_inner"
+    if set(config.get("attn_type_list") or ()) == {1}:  # MiniMax M2: attention in all layers
+        config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
     layers = config.get("layer_types")
     strange += sorted({str(one) for one in layers} - {*_ATTENTION}) if isinstance(layers, list) else []
@@ -90,13 +94,28 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         "vectors": biases + (2 * size if kind in _NORMED else 0), "source": "config.json",
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
         "tied": bool(tied),
-    }  # fmt: skip
+    } | _windows(config, kind, found["layers"])  # fmt: skip
+    if any(key in file for key in _TOWERS):
+        found["name"] += ", its text part"
     if count:
         width = config.get("moe_intermediate_size") or found["ffn"]
-        shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED)
+        beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
+        shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside
         found |= {"dense_layers": _first(config, _DENSE), "dense_ffn": found["ffn"], "ffn": width,
                   "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
     return found
+
+
+def _windows(config: Mapping[str, Any], kind: str, layers: int) -> dict[str, int]:
+    """Return the window, and how many layers have it: by their types, all but every n-th, or all; not always said."""
+    window, types = config.get("sliding_window") or 0, config.get("layer_types")
+    every = config.get("sliding_window_pattern") or {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}.get(kind, 0)
+    windowed = layers - layers // every if every and isinstance(every, int) else layers
+    if isinstance(types, list):
+        windowed = min(layers, types.count("sliding_attention"))
+    if not window or config.get("use_sliding_window", not kind.startswith("qwen")) is False:
+        return {}
+    return {"window": window, "windowed_layers": windowed}
 
 
 def _first(config: Mapping[str, Any], keys: Iterable[str]) -> int:

@@ -40,6 +40,7 @@ class Transformer:
         chosen: experts that compute each token.
         shared_ffn: width of the experts that compute every token, all together.
         dense_layers, dense_ffn: how many of the first layers have no experts, and their width.
+        window, windowed_layers: how many tokens back some layers see, and how many layers do; the others see all.
 
     Raises:
         ValueError: a number is not whole and positive, or heads do not divide what they share.
@@ -65,6 +66,8 @@ class Transformer:
     shared_ffn: int = 0
     dense_layers: int = 0
     dense_ffn: int = 0
+    window: int = 0
+    windowed_layers: int = 0
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Transformer":
@@ -74,10 +77,11 @@ class Transformer:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "context"):
             whole(name, getattr(self, name))
-        for name in ("positions", "head_size", "vectors", "experts", "shared_ffn", "dense_ffn"):
+        for name in ("positions", "head_size", "vectors", "experts", "shared_ffn", "dense_ffn", "window"):
             whole(name, getattr(self, name), least=0)
         whole("chosen", self.chosen, least=min(1, self.experts), most=self.experts)
         whole("dense_layers", self.dense_layers, least=0, most=self.layers if self.experts else 0)
+        whole("windowed_layers", self.windowed_layers, least=0, most=self.layers)
         if self.experts and not self.gated:
             raise PlanError(f"experts={self.experts}, gated=False: experts are planned with a gate. Choose gated=True.")
         if (self.hidden % self.heads and not self.head_size) or self.heads % self.kv_heads:
@@ -133,7 +137,15 @@ class Transformer:
         dense = [self._layer(0, self.dense_ffn, 0)] * self.dense_layers
         return ((*embedding, *self.behind), *dense, *[self.layer] * (self.layers - self.dense_layers))
 
-    def layer_flops(self, sequence: int, capacity: float = 1) -> tuple[float, int]:
+    def seen(self, sequence: int) -> float:
+        """Return the tokens that attention of a layer is counted over for each token, on average over the layers.
+
+        Of a whole sequence the mask discards half, of a window hardly anything: so a window counts twice.
+        """
+        discarded = max(0, sequence - 2 * self.window)
+        return sequence - discarded * self.windowed_layers / self.layers
+
+    def layer_flops(self, sequence: int, capacity: float = 1) -> tuple[float, float]:
         """Return the forward FLOPs of one layer for one token: (matrices, attention over `sequence` tokens).
 
         A multiplication with an addition counts as two. As in Narayanan et al. (arXiv 2104.04473, section 5.1), the
@@ -142,7 +154,7 @@ class Transformer:
         """
         matrices, experts = (numel([shape for shape in self.layer if len(shape) == size]) for size in (2, 3))
         passed = capacity * experts * self.chosen / max(1, self.experts)
-        return 2 * (matrices + passed), 4 * sequence * self.q_hidden
+        return 2 * (matrices + passed), 4 * self.seen(sequence) * self.q_hidden
 
     @property
     def idle(self) -> int:
