@@ -114,7 +114,7 @@ def _factors(unit: str) -> dict[str, Fraction]:
     if unit in _TIMES:
         return {name.casefold(): Fraction(_TIMES[unit], many) for name, many in ({"": _TIMES[unit]} | _TIMES).items()}
     counts = {"": 1} | _COUNTS
-    names = (unit, unit.removesuffix("s")) if unit not in ("", "times") else ("", "times", "time", "x", "×")
+    names = (unit, unit.removesuffix("s")) if unit else ("", "times", "time", "x", "×")
     factors = _folded(counts | {f"{scale} {name}".strip(): size for scale, size in counts.items() for name in names})
     return factors if unit else factors | {"%": Fraction(1, 100)}
 

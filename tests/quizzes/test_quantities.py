@@ -49,7 +49,7 @@ from course_lib.quizzes.quantities import Unreadable, factor, mistaken_byte_unit
         ("5 ms", "seconds", Fraction(1, 200)),
         ("50 GB/s", "GB/s", 50),
         ("3x", "", 3),
-        ("3 times", "times", 3),
+        ("3 times", "", 3),
         ("1 rank", "ranks", 1),
     ],
 )
