@@ -1,8 +1,8 @@
 """Numbers as people write them: `7B`, `38.5 GB`, `35.9 GiB`, `2e9`, `1/4`, `87.5 %`, `1,000`.
 
 A quantity is an exact `Fraction` in its base unit: bytes for memory, a share of one for "%", and a plain count for
-everything else, where the unit is only a label ("elements", "ranks", or nothing at all). Case does not matter: kB, KB
-and kb are the same unit.
+everything else, where the unit is only a label ("elements", "ranks", or nothing at all). A time is in the unit of the
+question. Case does not matter: kB, KB and kb are the same unit.
 """
 
 import re
@@ -21,8 +21,10 @@ _BYTES = (
 )
 _COUNTS = _SI | {"B": 10**9, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
+_TIMES = {"s": 1, "second": 1, "seconds": 1, "ms": 10**3, "µs": 10**6, "us": 10**6}  # how many are in a second
+
 _NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:e[+-]?\d{1,2})?"
-_QUANTITY = re.compile(rf"({_NUMBER})\s*(?:/\s*({_NUMBER})\s*)?([a-z%][a-z ]*)?", re.IGNORECASE)
+_QUANTITY = re.compile(rf"({_NUMBER})\s*(?:/\s*({_NUMBER})\s*)?([a-zµ%×][a-zµ/ ]*)?", re.IGNORECASE)
 _LONGEST = 40  # characters: keeps every value far inside the range of a float
 
 
@@ -51,7 +53,7 @@ def read(text: str, unit: str) -> Reading:
     factors = _factors(unit)
     if is_fraction and unit == "%":
         factors[""] = Fraction(1)  # 7/8 is a share; nobody writes it for 0.875 %
-    if suffix.casefold() not in factors:
+    if suffix.casefold() not in factors or suffix.endswith("b/s"):  # 8 Gb/s are 1 GB/s
         asked = f"the answer in {unit}" if unit else "a plain number"
         raise Unreadable(f"`{suffix}` does not fit this question. Give {asked}.")
     size = factors[suffix.casefold()]
@@ -109,8 +111,11 @@ def _factors(unit: str) -> dict[str, Fraction]:
     in_bytes = _folded(_BYTES)
     if unit.casefold() in in_bytes:
         return _folded(_SI) | in_bytes | {"": in_bytes[unit.casefold()]}
+    if unit in _TIMES:
+        return {name.casefold(): Fraction(_TIMES[unit], many) for name, many in ({"": _TIMES[unit]} | _TIMES).items()}
     counts = {"": 1} | _COUNTS
-    factors = _folded(counts | {f"{scale} {unit}".strip(): size for scale, size in counts.items()})
+    names = (unit, unit.removesuffix("s")) if unit else ("", "times", "time", "x", "×")
+    factors = _folded(counts | {f"{scale} {name}".strip(): size for scale, size in counts.items() for name in names})
     return factors if unit else factors | {"%": Fraction(1, 100)}
 
 

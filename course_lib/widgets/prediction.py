@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import SupportsFloat
 
+from IPython.display import display
 from ipywidgets import HTML, VBox
 
 from ..errors import CourseError
@@ -25,7 +26,14 @@ class Outcome:
     correct: bool | None = None
 
     def __repr__(self) -> str:
-        return f"Result: {self.text.replace('`', '')}"
+        return f"{HEADLINES[self.correct]} {self.text.replace('`', '')}"
+
+    def _repr_html_(self) -> str:
+        return f'<div class="course-widget">{self.box(note)}</div>'
+
+    def box(self, message: Callable[..., str]) -> str:
+        """Return the outcome as `message` writes it: `note`, or `alert`, which is read out."""
+        return message(HEADLINES[self.correct], self.text, tone=TONES[self.correct])
 
 
 class PredictionWidget(VBox):
@@ -33,7 +41,7 @@ class PredictionWidget(VBox):
 
     guess = predict("start.sum", "What does rank 0 have afterwards?")     # shows a field
     guess.commit("12")                                                    # or type it, and press Enter
-    guess.reveal(run[0][0])                                               # score it
+    guess.reveal(run[0][0])                                               # score it, and show the result here
 
     `progress` stores the prediction; `predict` documents the other arguments.
     """
@@ -59,7 +67,7 @@ class PredictionWidget(VBox):
         self.add_class("course-widget")
         if stored and stored.measured is not None:
             self.outcome = self._outcome(Fraction(stored.measured))
-            self.message.value = _result(note, self.outcome)
+            self.message.value = self.outcome.box(note)
         elif stored:
             self.message.value = note("Locked.", self.standing)
         self._ask()
@@ -86,10 +94,10 @@ class PredictionWidget(VBox):
         self.message.value = alert("Locked.", "\n".join(filter(None, [self.standing, self._progress.notice])))
         self._ask()
 
-    def reveal(self, measured: SupportsFloat | str) -> Outcome:
+    def reveal(self, measured: SupportsFloat | str) -> None:
         """Score the prediction against what was measured: bytes for memory, a share of one for "%", else a count.
 
-        With choices: against the right one.
+        With choices: against the right one. The cell that calls this shows the result, and so does the card.
 
         Raises:
             CourseError: `measured` is not one number, or none of the choices.
@@ -98,16 +106,16 @@ class PredictionWidget(VBox):
         self.outcome = outcome = self._outcome(value)
         if outcome.correct is not None:
             self._progress.score(self.name, str(value), outcome.correct)
-        self.message.value = _result(alert, outcome)
+        self.message.value = outcome.box(alert)
         self._ask()
-        return outcome
+        display(outcome)
 
     @property
     def standing(self) -> str:
         """A sentence with the prediction, if there is one."""
         if self.given is None:
             return ""
-        return f"You predicted {self._reading}. Run the cells below: the verdict appears here."
+        return f"You predicted {self._reading}. Run the cells below: the verdict comes with the result."
 
     @property
     def instruction(self) -> str:
@@ -202,7 +210,3 @@ def predict(
     state = "not made yet" if widget.given is None else f"you predicted {widget.given}"
     display_with_text(widget, title=f"Predict: {question}", state=state)
     return widget
-
-
-def _result(message: Callable[..., str], outcome: Outcome) -> str:
-    return message(HEADLINES[outcome.correct], outcome.text, tone=TONES[outcome.correct])

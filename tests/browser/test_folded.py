@@ -36,13 +36,13 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
     page = shared_page
     imported = new_code_cell("from course_lib import predict")
     asked = new_code_cell('guess = predict(\n    "start.folded", "What is six times seven?"\n)')
-    notebook = new_notebook(cells=[imported, asked])
+    notebook = new_notebook(cells=[imported, asked, new_code_cell("guess.reveal(6 * 7)\n'the end'")])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     fold(notebook)
     nbformat.write(notebook, notebooks / "scratch.ipynb")
 
     open_notebook(page, jupyterlab, "scratch.ipynb")
-    first, question = page.locator(".jp-CodeCell").all()
+    first, question, below = page.locator(".jp-CodeCell").all()
     first.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")  # the cell below is selected: it needs no click
@@ -52,7 +52,9 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
     page.get_by_label("Your prediction").fill("42")
     page.keyboard.press("Enter")
     expect(page.get_by_text("Locked.")).to_be_visible(timeout=READY_MS)
-    expect(question).to_be_focused()  # Shift+Enter goes on without a click
+    expect(below).to_be_focused()  # Shift+Enter goes on without a click
+    page.keyboard.press("Shift+Enter")
+    expect(below.get_by_text("You predicted 42. Right.")).to_be_visible(timeout=READY_MS)
 
     question.locator(".jp-InputPlaceholder").click()
     expect(question.locator(".cm-content")).to_contain_text("guess = predict(")

@@ -87,6 +87,14 @@ def test_the_source_of_scaffolding_is_folded_and_nothing_else(path: Path) -> Non
         assert cell.metadata.get("jupyter", {}).get("source_hidden", False) == is_scaffolding(cell), cell.source
 
 
+@lessons
+def test_no_answer_is_read_in_the_code_before_the_prediction(path: Path) -> None:
+    typed = re.compile(r'^\S+\.reveal\(("[^"]*"|[\d./ ]+)\)$', re.M)
+    for cell in code_cells(read(path)):
+        if typed.search(cell.source):
+            assert is_scaffolding(cell) and not typed.match(cell.source), "a fold shows the first line of the source"
+
+
 def first_answer(cells: list[NotebookNode]) -> NotebookNode:
     """The first cell with an output, except for fields and exercises."""
     return next(cell for cell in cells if cell.get("outputs") and not (asks(cell) or EXERCISE.match(cell.source)))

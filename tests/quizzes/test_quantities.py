@@ -44,6 +44,13 @@ from course_lib.quizzes.quantities import Unreadable, factor, mistaken_byte_unit
         ("87.5 percent", "%", Fraction(7, 8)),
         ("7/8", "%", Fraction(7, 8)),
         ("0.5 %", "%", Fraction(1, 200)),
+        ("1.5 s", "ms", 1500),
+        ("5 µs", "ms", Fraction(1, 200)),
+        ("5 ms", "seconds", Fraction(1, 200)),
+        ("50 GB/s", "GB/s", 50),
+        ("3x", "", 3),
+        ("3 times", "", 3),
+        ("1 rank", "ranks", 1),
     ],
 )
 def test_a_quantity_is_read_exactly(text: str, unit: str, value: Fraction | int) -> None:
@@ -71,6 +78,9 @@ def test_a_reading_says_what_was_understood(text: str, unit: str, reading: str) 
         ("7 GB", "elements", "`GB` does not fit this question. Give the answer in elements."),
         ("12 %", "GB", "`%` does not fit this question. Give the answer in GB."),
         ("7 GB", "", "`GB` does not fit this question. Give a plain number."),
+        ("5 m", "ms", "`m` does not fit this question. Give the answer in ms."),
+        ("50 Gb/s", "GB/s", "`Gb/s` does not fit this question. Give the answer in GB/s."),
+        ("50 GB/s", "GB", "`GB/s` does not fit this question. Give the answer in GB."),
         (
             "0.875",
             "%",

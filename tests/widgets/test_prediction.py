@@ -12,12 +12,18 @@ from nbformat import NotebookNode
 from course_lib import CourseError, predict
 from course_lib.progress import Progress
 from course_lib.quizzes.quantities import Unreadable
-from course_lib.widgets.prediction import PredictionWidget
+from course_lib.widgets.prediction import Outcome, PredictionWidget
 from tests.widgets.test_card import click
 
 
 def peak(progress: Progress) -> PredictionWidget:
     return PredictionWidget("zero1.peak", "How much does rank 0 hold at its peak?", progress, unit="MB")
+
+
+def revealed(guess: PredictionWidget, measured: float | str) -> Outcome:
+    guess.reveal(measured)
+    assert guess.outcome is not None
+    return guess.outcome
 
 
 # What is predicted
@@ -27,13 +33,13 @@ def test_a_prediction_is_scored_against_what_was_measured(progress: Progress) ->
     guess = peak(progress)
     guess.commit("0.98 GB")
 
-    assert guess.standing == "You predicted 0.98 GB, which is 980 MB. Run the cells below: the verdict appears here."
-    right = guess.reveal(992_000_000)
+    assert "You predicted 0.98 GB, which is 980 MB. Run the cells below:" in guess.standing
+    right = revealed(guess, 992_000_000)
     assert (repr(right), right.correct) == (
-        "Result: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
+        "✓ Result: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
         True,
     )
-    assert guess.reveal(656_000_000).correct is False
+    assert revealed(guess, 656_000_000).correct is False
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,7 @@ def test_a_prediction_is_scored_against_what_was_measured(progress: Progress) ->
 def test_a_wrong_prediction_is_told_why(progress: Progress, given: str, told: str) -> None:
     guess = peak(progress)
     guess.commit(given)
-    assert told in repr(guess.reveal(992e6))
+    assert told in repr(revealed(guess, 992e6))
 
 
 @pytest.mark.parametrize(("tolerance", "written"), [(0.1, "16.4 MB"), (0, "16.3841 MB")])
@@ -54,7 +60,7 @@ def test_a_result_has_three_digits_unless_it_is_asked_exactly(
     progress: Progress, tolerance: float, written: str
 ) -> None:
     guess = PredictionWidget("zero1.peak", "How much?", progress, unit="MB", tolerance=tolerance)
-    assert repr(guess.reveal(16_384_100)) == f"Result: {written}."
+    assert repr(revealed(guess, 16_384_100)) == f"Result: {written}."
 
 
 def test_the_first_prediction_is_locked(progress: Progress) -> None:
@@ -86,7 +92,7 @@ def test_what_is_no_number_locks_nothing(progress: Progress) -> None:
 
 
 def test_without_a_prediction_the_measurement_is_shown_and_nothing_is_scored(progress: Progress) -> None:
-    outcome = peak(progress).reveal(992e6)
+    outcome = revealed(peak(progress), 992e6)
     assert outcome.correct is None
     assert repr(outcome) == "Result: 992 MB."
     assert progress.prediction("zero1.peak") is None
@@ -99,7 +105,7 @@ def test_prediction_and_score_are_found_again(progress: Progress) -> None:
     again = peak(progress)
 
     assert again.outcome == guess.outcome
-    assert repr(again.outcome).removeprefix("Result: ") in again.message.value
+    assert repr(again.outcome).removeprefix("✓ Result: ") in again.message.value
     assert locked(again)
 
 
@@ -107,7 +113,7 @@ def test_prediction_and_score_are_found_again(progress: Progress) -> None:
 def test_any_kind_of_number_can_be_measured(progress: Progress, measured: float) -> None:
     guess = PredictionWidget("start.sum", "What is the sum?", progress, tolerance=0)
     guess.commit(12)
-    assert guess.reveal(measured).correct
+    assert revealed(guess, measured).correct
 
 
 @pytest.mark.parametrize("measured", [None, "many", torch.ones(2), float("nan"), float("inf"), [1]])
@@ -133,15 +139,15 @@ def change(progress: Progress) -> PredictionWidget:
 def test_a_choice_is_right_or_wrong_and_found_again(progress: Progress) -> None:
     guess = change(progress)
     guess.commit("It grows")
-    assert guess.standing == "You predicted “It grows”. Run the cells below: the verdict appears here."
-    outcome = guess.reveal("2Ψ bytes go")
-    assert (repr(outcome), outcome.correct) == ("Result: “2Ψ bytes go”. You predicted “It grows”. Off.", False)
+    assert "You predicted “It grows”. Run the cells below:" in guess.standing
+    outcome = revealed(guess, "2Ψ bytes go")
+    assert (repr(outcome), outcome.correct) == ("✗ Result: “2Ψ bytes go”. You predicted “It grows”. Off.", False)
     assert change(progress).outcome == outcome
-    assert guess.reveal("It grows").correct
+    assert revealed(guess, "It grows").correct
 
 
 def test_without_a_prediction_the_right_choice_is_shown(progress: Progress) -> None:
-    assert repr(change(progress).reveal("It grows")) == "Result: “It grows”."
+    assert repr(revealed(change(progress), "It grows")) == "Result: “It grows”."
 
 
 def test_only_the_choices_can_be_predicted_and_revealed(progress: Progress) -> None:
@@ -193,7 +199,7 @@ def test_the_call_does_what_the_button_does(progress: Progress) -> None:
     widget.commit(980)
     assert 'value="980"' in widget.question.value
     assert locked(widget)
-    assert repr(widget).endswith("You predicted 980 MB. Run the cells below: the verdict appears here.")
+    assert "You predicted 980 MB. Run the cells below:" in repr(widget)
 
 
 def test_as_the_last_value_of_a_cell_it_is_text_and_no_second_field(progress: Progress) -> None:
@@ -222,10 +228,10 @@ def test_a_cell_shows_the_field_and_its_text(capsys: pytest.CaptureFixture[str])
 @pytest.mark.slow
 def test_a_notebook_runs_with_no_prediction_made(executed: Callable[..., NotebookNode]) -> None:
     guess = 'guess = predict("test.run-all", "What is `6 * 7`?")'
-    notebook = executed("from course_lib import predict", guess, "guess.reveal(6 * 7)")
-    (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
+    notebook = executed("from course_lib import predict", guess, "print(6)\nguess.reveal(6 * 7)\n7")
+    (still, alive), (before, measured, after) = (cell.outputs for cell in notebook.cells[1:])
 
     assert still.data["text/plain"] == "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough."
     assert "not made yet" in still.data["text/html"]
     assert alive.data["text/plain"] == "" and "application/vnd.jupyter.widget-view+json" in alive.data
-    assert measured.data["text/plain"] == "Result: 42."
+    assert (before.text, measured.data["text/plain"], after.data["text/plain"]) == ("6\n", "Result: 42.", "7")

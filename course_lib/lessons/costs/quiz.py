@@ -51,7 +51,7 @@ def measured_bus(rng: random.Random) -> Numeric:
         prompt=f"An {op.replace('_', '-')} takes {ms} ms on {ranks} ranks. The whole tensor has {gigabytes} GB. What "
         "is the bus bandwidth, in GB a second?",
         expected=bus_bandwidth(op, gigabytes * 1e9, ms * 1e-3, ranks) / 1e9,
-        unit="GB a second",
+        unit="GB/s",
         right="On a ring, each link carried this much, so you can compare it with the link's bandwidth.",
         wrong="Divide the tensor's bytes by the seconds first. Then: which share of these bytes did a link carry?",
         mistakes=(

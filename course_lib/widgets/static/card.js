@@ -34,14 +34,15 @@ for (const type of ['input', 'change']) root.addEventListener(type, event => {
 });
 
 // When the part with the focus is written again, the focus goes to its successor, unless it went elsewhere before. Without
-// a successor it goes to the cell: JupyterLab runs nothing at Shift+Enter while nothing in the notebook has the focus.
+// a successor it goes to the next cell, which Shift+Enter then runs: JupyterLab runs nothing while no cell has the focus.
 document.addEventListener('focusin', () => { acted = null; });
 new MutationObserver(() => {
   if (acted && document.activeElement === document.body) {
     const {card, action} = acted;
     const choices = [`button[data-action="${action}"]`, 'form :checked', 'form :is(input, button)'];
     const found = choices.map(choice => card.querySelector(`${choice}:enabled`)).find(found => found);
-    (found ?? card.closest('.jp-Cell'))?.focus({preventScroll: true});
+    const cell = card.closest('.jp-Cell'), next = cell?.nextElementSibling;
+    (found ?? (next?.matches('.jp-Cell') ? next : cell))?.focus({preventScroll: true});
   }
 }).observe(root, {childList: true, subtree: true});
 
