@@ -4,10 +4,9 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from course_lib.exercises import Case, Exercise, Solution, get, names
-from course_lib.exercises.checking.cases import draw, smallest
+from course_lib.exercises import Exercise, Solution, get, names
+from course_lib.exercises.checking.cases import Runs, draw, smallest
 from course_lib.exercises.checking.compare import findings
-from course_lib.exercises.checking.observe import Trial, recall
 from course_lib.exercises.checking.plain import Array, Plain, leaves
 
 from .measure import Row
@@ -25,15 +24,11 @@ def rows() -> Iterator[Row]:
 
 def smallest_case(exercise: Exercise, solution: Solution) -> tuple[int, int, float]:
     """Return the ranks and elements of the case that the verdict on `solution` shows, and the seconds to find it."""
-
-    def run(case: Case) -> Trial:
-        expected, yours = (recall(exercise, each, case) for each in (exercise.reference, solution))
-        return Trial(exercise=exercise, case=case, expected=expected, yours=yours)
-
-    trials = map(run, draw(exercise, seed=0))
+    runs = Runs(exercise, solution)
+    trials = map(runs.trial, draw(exercise, seed=0))
     failed, found = next((trial, found) for trial in trials if (found := findings(trial)))
     start = time.perf_counter()
-    shown, _ = smallest(failed, found, run)
+    shown, _ = smallest(failed, found, runs.trial)
     took = time.perf_counter() - start
     return shown.world_size, max(map(numel, zip(shown.expected.before, shown.expected.values, strict=True))), took
 

@@ -58,13 +58,13 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path) -> Iterator[Rerun
         folder: the folder for the copies executed on `world`.
 
     Raises:
-        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be made, or contains
-            the notebooks. Nothing has run then.
+        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be made. Nothing has
+            run then.
     """
     World(1, backend=world)  # raises if there is no such world
     for path in notebooks:
         read_cells(path)  # raises if it is no notebook
-    _make(folder, notebooks)
+    _make(folder)
     return _reruns(notebooks, world, folder)
 
 
@@ -78,12 +78,8 @@ def _reruns(notebooks: Sequence[Path], world: str, folder: Path) -> Iterator[Rer
         yield Rerun(notebook=path, copy=copy, failed=failed, simulated=simulated, measured=measured)
 
 
-def _make(folder: Path, notebooks: Sequence[Path]) -> None:
-    """Make the folder for the copies. Refuse the notebooks' own folder."""
-    for path in notebooks:
-        if path.resolve().parent == folder.resolve():
-            reason = f"{path} would be replaced by its executed copy"
-            raise CourseError(f"{reason}, which goes to {folder}. Run the command in a different folder.")
+def _make(folder: Path) -> None:
+    """Make the folder for the copies."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,13 +1,9 @@
 """Explain a DeepSpeed configuration in words."""
 
-import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..errors import CourseError
 from .faults import AUTO, faults
 from .settings import SECTIONS, SETTINGS, UNEXPLAINED, Setting
 
@@ -54,17 +50,14 @@ class Explanation:
             yield f"Not explained here: {', '.join(self.unexplained)}"
 
 
-def explain(config: Mapping[str, Any] | str | os.PathLike[str], world_size: int | None = None) -> Explanation:
+def explain(config: Mapping[str, Any], world_size: int | None = None) -> Explanation:
     """Explain what each setting of a DeepSpeed configuration does, what it costs, and its equivalent in FSDP2.
 
     Args:
-        config: the configuration, or the path of its JSON.
+        config: the configuration. `json.load(open("ds_config.json"))` reads one from a file.
         world_size: the number of ranks, to compare with the sizes of batches.
-
-    Raises:
-        CourseError: there is no such file, or no configuration in it.
     """
-    flat = dict(_flat(_read(config)))
+    flat = dict(_flat(config))
     stage = flat.get("zero_optimization.stage", 0)
     return Explanation(
         settings={name: value for name, value in flat.items() if name in SETTINGS},
@@ -74,20 +67,6 @@ def explain(config: Mapping[str, Any] | str | os.PathLike[str], world_size: int 
         ),
         faults=tuple(faults(flat, world_size)),
     )
-
-
-def _read(config: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any]:
-    if isinstance(config, Mapping):
-        return config
-    try:
-        read = json.loads(Path(config).read_text("utf-8"))
-    except OSError as error:
-        raise CourseError(f"{config} cannot be read: {error.strerror}. Name a file that is there.") from error
-    except ValueError as error:
-        raise CourseError(f"{config} is not JSON: {error}. Correct it there.") from error
-    if not isinstance(read, dict):
-        raise CourseError(f"{config} has {type(read).__name__} at the top, and not {{...}}. Name a configuration.")
-    return read
 
 
 def _flat(config: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:

@@ -31,11 +31,6 @@ def test_the_last_denominator_is_still_held_where_weights_come_before_biases() -
         assert temporaries(peak, weight) == expected
 
 
-def test_foreach_makes_the_temporaries_of_all_weights_at_once() -> None:
-    peak = recipe.run(False, foreach=True, **SMALL).memory[0].at_peak
-    assert temporaries(peak, 4 * 256 * 256) == {"_foreach_sqrt": 4}
-
-
 def test_the_table_compares_with_what_was_published() -> None:
     table = recipe.table(recipe.run(True, **SMALL), recipe.PUBLISHED_MB[True])
     assert table.splitlines()[0].split() == ["most", "memory", "held", "until", "measured", "published", "difference"]
@@ -53,15 +48,15 @@ def test_the_whole_recipe_gives_the_published_table() -> None:
     assert 2 * recipe.PUBLISHED_MB[False][3] < 4000  # what `report` says that it takes
 
 
-def test_course_recipe_tells_both_runs_the_sums_the_peaks_and_foreach(capsys, monkeypatch) -> None:
+def test_course_recipe_tells_both_runs_the_sums_and_the_peaks(capsys, monkeypatch) -> None:
     monkeypatch.setattr(recipe, "report", partial(recipe.report, **SMALL))
     assert main(["recipe"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("This takes about a minute")
+    assert told.startswith("This takes half a minute")
     for part in (
         "With ZeroRedundancyOptimizer\n",
         "Without\n",
         "   2 x       262,144 bytes  other          float32 [256, 256]",
     ):
         assert told.count(part) == 1
-    assert told.count("sum of parameters") == told.count("foreach=True") == 2
+    assert told.count("sum of parameters") == 2

@@ -88,14 +88,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert (told in printed.err, printed.out) == (True, "")
 
 
-def test_a_copy_never_takes_the_place_of_its_notebook(tmp_path: Path) -> None:
-    path = notebook(tmp_path / "a.ipynb", "1")
-    text = path.read_text()
-    with pytest.raises(CourseError, match=r"a\.ipynb would be replaced by its executed copy.*in a different folder"):
-        next(rerun([path], "simulated", tmp_path))
-    assert path.read_text() == text
-
-
 def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
     path = notebook(tmp_path / "a.ipynb", "1")
     with pytest.raises(CourseError, match=r"a\.ipynb cannot be made \(File exists\).*in a different folder"):

@@ -290,7 +290,10 @@ def test_texts_are_compared_and_not_computed() -> None:
     assert finding.action == "The two texts agree up to 'rank '. Find the line that writes the part after it."
 
 
-@pytest.mark.parametrize(("expected", "given"), [(True, False), (3, 4), ("forward", "backward")])
+MASKS = torch.tensor([True, False, False]), torch.tensor([False, False, True])
+
+
+@pytest.mark.parametrize(("expected", "given"), [(True, False), (3, 4), ("forward", "backward"), MASKS])
 def test_a_decision_is_not_called_a_computation(expected: Any, given: Any) -> None:
     action = findings(trial([expected], [given]))[0].action
 

@@ -1,14 +1,11 @@
 """A DeepSpeed configuration in words, and what is named as wrong in one."""
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from course_lib.errors import CourseError
 from course_lib.production import explain
 from course_lib.production.settings import GONE, SECTIONS, SETTINGS, UNEXPLAINED
 
@@ -169,25 +166,6 @@ def test_auto_is_told() -> None:
 def test_what_is_known_and_not_explained_is_listed() -> None:
     assert explain(BATCH | {"steps_per_print": 5}).unexplained == ("steps_per_print",)
     assert "Not explained here: steps_per_print" in repr(explain(BATCH | {"steps_per_print": 5}))
-
-
-def test_a_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "ds_config.json"
-    path.write_text(json.dumps(BATCH | zero(stage=2)))
-
-    assert repr(explain(path)) == repr(explain(str(path))) == repr(explain(BATCH | zero(stage=2)))
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [(None, "cannot be read: No such file"), ("{", "is not JSON: "), ("[1]", "has list at the top")],
-)
-def test_a_file_that_is_no_configuration_is_told(text: str | None, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "ds_config.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(CourseError, match=told):
-        explain(path)
 
 
 def test_it_needs_no_torch() -> None:

@@ -35,20 +35,6 @@ def _is_common(value: Plain) -> bool:
     return len(found) < 2 and all(number == round(number) for number in found if math.isfinite(number))
 
 
-def _never_written(gap: Gap) -> Cause | None:
-    if not any(_largest(given) > 1e15 * max(1.0, _largest(expected)) for expected, given in gap.pairs):
-        return None
-    return Cause(
-        likely="Numbers of this size stand in memory that was never written (`torch.empty`, `to_empty`).",
-        action="Which line should have written there? Does it run, and does it run after the memory was made?",
-    )
-
-
-def _largest(value: Plain) -> float:
-    """Return the largest absolute number in `value`; 0 if it contains anything else."""
-    return max((abs(number) for number in numbers(value) or ()), default=0.0)
-
-
 def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
@@ -241,7 +227,6 @@ def _reordered(gap: Gap) -> Cause | None:
 
 
 _RECOGNISERS: tuple[Recogniser, ...] = (
-    _never_written,
     _unchanged,
     _zeros,
     _half_filled,

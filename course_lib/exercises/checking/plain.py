@@ -209,7 +209,10 @@ class Gap:
     @property
     def decided(self) -> bool:
         """Whether the results are counts, truth values or words, which equal another rank's or a multiple by chance."""
-        return all(isinstance(expected, bool | int | str) for expected in self.expected)
+        return all(
+            isinstance(one, bool | int | str) or (isinstance(one, Array) and one.dtype == "bool")
+            for one in self.expected
+        )
 
     def same(self, expected: Plain, given: Plain) -> bool:
         return same(expected, given, self.tolerance)
