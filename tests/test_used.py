@@ -27,9 +27,6 @@ RECORDS = (meter.Communication, meter.MemoryReport, meter.Replay, meter.Snapshot
 HANDED_OUT = (world.World, world.Run, world.RankError, planner.Plan, planner.Settings, *RECORDS)
 
 KEPT = {
-    "Stage1(replicate_group)": "hybrid sharding, which lesson 09 explains",
-    "Stage2(replicate_group)": "hybrid sharding",
-    "Stage3(replicate_group)": "hybrid sharding",
     "LossScaler(growth_interval)": "an option of torch's GradScaler",
     "Settings(compiled)": "published runs have it, as a column",
     "Settings(model_chunks)": "published runs have it, as a column",

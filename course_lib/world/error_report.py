@@ -30,15 +30,11 @@ class ErrorReport:
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
         shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
-        first, *more = _leaves(shown)
-        if first is not shown:
-            text = _text(first).partition("\n")[0]
-            message += f"\n{type(first).__name__}: {text}{f', and {len(more)} more' if more else ''}"
         return ErrorReport(
             type=type(shown).__name__,
             message=message,
             source_line=source_line_in_dump(f"{stack}\n")
-            or _innermost(first.__traceback__)
+            or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))),
             unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
@@ -82,14 +78,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         seen.append(error)
         error = error.__cause__
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions in a group and its groups, or `error` itself."""
-    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-        yield from _leaves(one)
-    if not isinstance(error, BaseExceptionGroup):
-        yield error
 
 
 def _text(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
+from ..meter import Communication, MemoryReport, Replay, Timeline, film
 from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.rank_error import Kept
@@ -115,10 +115,6 @@ class Run(Sequence[Any]):
         """The activity of each rank over time: computing, waiting, and calls in flight."""
         spans = zip(self.comm, filter(None, self._kept.spans), strict=True)
         return tuple(Timeline(rank=c.rank, start=start, end=end, calls=c.calls) for c, (start, end) in spans)
-
-    def slowest(self) -> str:
-        """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
-        return slowest(self.timeline)
 
     def replay(self, *, memory: bool = True) -> Replay:
         """Return the run as a film: step by step, what every rank held, sent and waited for.

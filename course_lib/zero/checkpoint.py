@@ -27,32 +27,32 @@ from .optimizer_state import cut, piece_of, put, whole_groups
 def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write the engine's state, and make it the checkpoint in `folder` once all of it is there.
 
-    Call this on every rank of the engine's process group; with hybrid sharding, on all ranks there are.
+    Call this on every rank of the engine's process group.
 
     Args:
         engine: at any stage.
         folder: on a file system that every rank sees.
         extra: numbers and texts for `load_checkpoint` to return, the same on every rank: `{"step": 100}`.
     """
-    folder, ranks = Path(folder), engine.ranks
+    folder, ranks, group = Path(folder), engine.ranks, engine.ranks.process_group
     number = [1 + max(_numbers(folder), default=0)]
-    dist.broadcast_object_list(number, group_src=0, group=ranks.everyone)
+    dist.broadcast_object_list(number, group_src=0, group=group)
     path = folder / str(number[0])
     path.mkdir(parents=True, exist_ok=True)
     buffers = {name: buffer.cpu() for name, buffer in _buffers(engine).items()}
-    if ranks.replicate_group is None or dist.get_rank(ranks.replicate_group) == 0:  # the others hold the same
+    if dist.get_rank(group) == ranks.rank:  # in DataParallel, the others hold the same
         names = {param: name for name, param in engine.module.named_parameters()}
         pieces = [(names[shard.param], piece_of(engine, shard)) for shard in (*engine.shards(), *engine.frozen)]
         state = {"pieces": pieces, "buffers": buffers, "numels": _numels(engine), "extra": dict(extra or {})}
         with (path / f"{ranks.rank}.pt").open("wb") as stream:
             torch.save(state | {"param_groups": whole_groups(engine)}, stream)
             os.fsync(stream.fileno())
-    dist.barrier(group=ranks.everyone)
-    if dist.get_rank(ranks.everyone) == 0:
+    dist.barrier(group=group)
+    if dist.get_rank(group) == 0:
         _replace(folder / "latest", path.name)
         for old in set(_numbers(folder)) - set(number):
             shutil.rmtree(folder / str(old))
-    dist.barrier(group=ranks.everyone)
+    dist.barrier(group=group)
 
 
 def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:

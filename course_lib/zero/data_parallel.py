@@ -52,7 +52,7 @@ class DataParallel(Engine):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, param_groups, Ranks(None, process_group or dist.group.WORLD), find_unused_parameters)
+        super().__init__(model, param_groups, Ranks(process_group, sharded=False), find_unused_parameters)
         buckets = in_buckets(reversed(self.trained), bucket_bytes)
         self.buckets = [FlatBucket(params, rank=0, world_size=1) for params in buckets]
         for bucket in self.buckets:
@@ -79,7 +79,7 @@ class DataParallel(Engine):
                     bucket.add_grad(shard.param, grad, self.ranks.scale)
             shard.param.grad = shard.values.grad = None
         flat_grad = bucket.take_flat_grad()
-        work = dist.all_reduce(flat_grad, group=self.ranks.replicate_group, async_op=True)
+        work = dist.all_reduce(flat_grad, group=self.ranks.process_group, async_op=True)
         self._reductions.append((bucket, flat_grad, work))
 
     def _end_backward(self) -> None:

@@ -1,8 +1,5 @@
 """The parts of training that do not depend on the stage: ranks, buffers, clipping, and whole state dicts.
 
-    process_group    N ranks that hold one shard each of the same copy of the states
-    replicate_group  R ranks that hold the same shard of different copies, for hybrid sharding; 1 without it
-
 How gradients and parameters travel is in each stage's own file, which can be read without this one.
 """
 
@@ -22,42 +19,38 @@ ParamGroups = Sequence[dict[str, Any]]
 
 
 class Ranks:
-    """The groups of an engine, and this rank's place in them. `DataParallel` shards nothing: it has only replicas."""
+    """The ranks of an engine.
 
-    def __init__(self, process_group: dist.ProcessGroup | None, replicate_group: dist.ProcessGroup | None) -> None:
-        self.process_group, self.replicate_group = process_group, replicate_group
-        self.groups = [group for group in (replicate_group, process_group) if group is not None]
-        self.everyone = self.groups[0] if len(self.groups) == 1 else dist.group.WORLD
-        self.rank = 0 if process_group is None else dist.get_rank(process_group)
-        self.world_size = 1 if process_group is None else dist.get_world_size(process_group)
-        copies = 1 if replicate_group is None else dist.get_world_size(replicate_group)
-        self.scale = 1 / (self.world_size * copies)  # makes a sum over all ranks an average
+    Attributes:
+        world_size: the number of shards, of which this rank owns number `rank`. `DataParallel` shards nothing: each
+            rank owns the only one.
+        scale: makes a sum over all ranks an average.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None, *, sharded: bool = True) -> None:
+        self.process_group, self._sharded = process_group or dist.group.WORLD, sharded
+        self.rank = dist.get_rank(process_group) if sharded else 0
+        self.world_size = dist.get_world_size(process_group) if sharded else 1
+        self.scale = 1 / dist.get_world_size(process_group)
 
     def share(self, tensors: Iterable[Tensor]) -> None:
         """Copy the values of the first rank to every rank, in place. Tensors on the meta device have none."""
         for tensor in tensors:
             if not tensor.is_meta:
                 values = tensor.detach().contiguous()
-                for group in self.groups:
-                    dist.broadcast(values, group_src=0, group=group)
+                dist.broadcast(values, group_src=0, group=self.process_group)
                 tensor.detach().copy_(values)
 
     def sum_over_shards(self, value: Tensor) -> Tensor:
-        """Sum `value` over the ranks that share one copy, in place."""
-        if self.process_group is not None:
+        """Sum `value` over the owners of all shards, in place."""
+        if self._sharded:
             dist.all_reduce(value, group=self.process_group)
         return value
 
-    def sum_over_copies(self, shard: Tensor) -> Tensor:
-        """Sum a shard over the ranks that hold the same one, in place."""
-        if self.replicate_group is not None:
-            dist.all_reduce(shard, group=self.replicate_group)
-        return shard
-
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return the `value` of every rank that shares the copy."""
+        """Return the `value` of the owner of each shard."""
         values = [value] * self.world_size
-        if self.process_group is not None:
+        if self._sharded:
             dist.all_gather_object(values, value, group=self.process_group)
         return values
 
@@ -157,8 +150,7 @@ class Engine(nn.Module):
         if self._find_unused:
             used = torch.tensor([param in bucket.used for bucket, param in params], dtype=torch.uint8)
             used = used.to(self.buckets[0].device)
-            for group in self.ranks.groups:
-                dist.all_reduce(used, dist.ReduceOp.MAX, group=group)
+            dist.all_reduce(used, dist.ReduceOp.MAX, group=self.ranks.process_group)
             for (bucket, param), flag in zip(params, used.tolist(), strict=True):
                 bucket.used |= {param} if flag else set()
         elif missing := [p for bucket, p in params if p.requires_grad and p not in bucket.used]:

@@ -81,11 +81,7 @@ class ShardedOptimizer(Optimizer):
         """Add a group; the earlier groups keep their owners. Call this on every rank."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        try:
-            _check_dense_and_alike(self._all_params)
-        except ValueError:
-            self.param_groups.pop()
-            raise
+        _check_dense_and_alike(self._all_params)
         owners = owners_by_size([param.numel() for param in group["params"]], self._loads)
         self._owner.update(zip(group["params"], owners, strict=True))
         if hasattr(self, "optim"):  # not yet, while Optimizer.__init__ adds the first groups

@@ -31,7 +31,6 @@ class Stage1(Engine):
         optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
-        replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
         bucket_bytes: how many bytes of parameters are reduced together; by default 25 MiB.
         find_unused_parameters: whether ranks exchange which parameters they used.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
@@ -46,13 +45,11 @@ class Stage1(Engine):
         process_group: dist.ProcessGroup | None = None,
         *,
         param_groups: ParamGroups | None = None,
-        replicate_group: dist.ProcessGroup | None = None,
         bucket_bytes: int | None = None,
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
-        super().__init__(model, param_groups, ranks, find_unused_parameters)  # sets self.ranks, trained, param_groups
+        super().__init__(model, param_groups, Ranks(process_group), find_unused_parameters)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         buckets = in_buckets(reversed(self.trained), bucket_bytes or BUCKET_BYTES)
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
@@ -78,7 +75,7 @@ class Stage1(Engine):
         flat_grad = bucket.take_flat_grad()
         grad_shard = flat_grad.new_empty(bucket.shard_numel)
         dist.reduce_scatter_single(grad_shard, flat_grad, group=self.ranks.process_group)
-        bucket.grad_shard = self.ranks.sum_over_copies(grad_shard)  # with hybrid sharding; grad_shard itself without
+        bucket.grad_shard = grad_shard
 
     def step(self) -> None:
         """Update this rank's shards with the averaged gradients. Call this on every rank."""

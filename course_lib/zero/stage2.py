@@ -34,7 +34,6 @@ class Stage2(Engine):
         optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
-        replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
         bucket_bytes: how many bytes of parameters are reduced together; by default an eighth of all, at most 25 MiB.
         find_unused_parameters: whether ranks exchange which parameters they used.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
@@ -49,13 +48,11 @@ class Stage2(Engine):
         process_group: dist.ProcessGroup | None = None,
         *,
         param_groups: ParamGroups | None = None,
-        replicate_group: dist.ProcessGroup | None = None,
         bucket_bytes: int | None = None,
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
-        super().__init__(model, param_groups, ranks, find_unused_parameters)  # sets self.ranks, trained, param_groups
+        super().__init__(model, param_groups, Ranks(process_group), find_unused_parameters)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         buckets = in_buckets(reversed(self.trained), bucket_bytes or an_eighth(self.trained))
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
@@ -76,7 +73,7 @@ class Stage2(Engine):
             bucket, _, grad_shard, work = self._reduction
             work.wait()
             self._reduction = None  # frees flat_grad: this rank needs only grad_shard
-            bucket.add_grad_shard(self.ranks.sum_over_copies(grad_shard))  # copies: with hybrid sharding only
+            bucket.add_grad_shard(grad_shard)
 
     def _end_backward(self) -> None:
         self._finish_reduction()

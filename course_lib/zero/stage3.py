@@ -36,7 +36,6 @@ class Stage3(Engine):
         optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
-        replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
         units: modules in the order of forward; by default each item of the model's ModuleLists and Sequentials.
         prefetch: how many units are gathered ahead of the one in use.
         find_unused_parameters: whether ranks exchange which parameters they used.
@@ -52,14 +51,12 @@ class Stage3(Engine):
         process_group: dist.ProcessGroup | None = None,
         *,
         param_groups: ParamGroups | None = None,
-        replicate_group: dist.ProcessGroup | None = None,
         units: Iterable[nn.Module] | None = None,
         prefetch: int = 1,
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
-        super().__init__(model, param_groups, ranks, find_unused_parameters)  # sets self.ranks, trained, param_groups
+        super().__init__(model, param_groups, Ranks(process_group), find_unused_parameters)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         # Gather: each unit before its forward and its backward. Reduce: its buckets, after its backward.
         self._units = Units(model, units, self.ranks, prefetch, self._reduce_scatter, self._end_backward)
@@ -87,7 +84,7 @@ class Stage3(Engine):
             bucket, _, grad_shard, work = self._reduction
             work.wait()
             self._reduction = None  # frees flat_grad: this rank needs only grad_shard
-            bucket.add_grad_shard(self.ranks.sum_over_copies(grad_shard))  # copies: with hybrid sharding only
+            bucket.add_grad_shard(grad_shard)
 
     def _end_backward(self) -> None:
         self._finish_reduction()

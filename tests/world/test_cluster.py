@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from course_lib import CourseError, RankError, World, zero
+from course_lib import CourseError, RankError, World
 from course_lib.world.cluster.backend import Cluster, check
 from course_lib.world.processes.backend import Processes
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
@@ -57,27 +57,15 @@ def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(w
 
 
 @pytest.mark.slow
-def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world) -> None:
+def test_node_groups_come_from_where_the_ranks_are(world) -> None:
     def program():
         size = int(os.environ["LOCAL_WORLD_SIZE"])
         mesh = init_device_mesh("cpu", (dist.get_world_size() // size, size), mesh_dim_names=("node", "local"))
-        shard, replicate = mesh["local"].get_group(), mesh["node"].get_group()
-        torch.manual_seed(0)
-        engine = zero.Stage3(
-            torch.nn.Linear(6, 5), torch.optim.SGD, lr=0.1, process_group=shard, replicate_group=replicate
-        )
-        engine(torch.full((2, 6), float(rank()))).sum().backward()
-        engine.step()
         hosts: list = [None] * size
-        dist.all_gather_object(hosts, os.environ["COURSE_HOST"], group=shard)
-        return hosts, engine.state_dict()["weight"].sum().item()
+        dist.all_gather_object(hosts, os.environ["COURSE_HOST"], group=mesh["local"].get_group())
+        return hosts
 
-    torch.manual_seed(0)
-    weight = torch.nn.Linear(6, 5).weight.detach()
-    expected = (weight - 0.1 * 2 * torch.arange(4.0).mean()).sum().item()
-    run = world(4).run(program)
-    assert [hosts for hosts, _ in run] == [["left"] * 2] * 2 + [["right"] * 2] * 2
-    assert [value for _, value in run] == pytest.approx([expected] * 4)
+    assert list(world(4).run(program)) == [["left"] * 2] * 2 + [["right"] * 2] * 2
 
 
 @pytest.mark.slow

@@ -111,18 +111,6 @@ def test_a_bf16_model_is_saved_with_all_32_bits(engine, tmp_path) -> None:
     assert any((master != master.bfloat16().float()).any() for master in masters)
 
 
-def test_hybrid_sharding_saves_each_shard_once_and_resumes_without_it(tmp_path) -> None:
-    def rank():
-        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
-        return saved("Stage3", tmp_path, **groups)
-
-    then, later = world(4).run(rank)[3]
-    loaded, trained = world(4).run(resumed, "Stage2", tmp_path)[0]
-    exactly(loaded, then)
-    torch.testing.assert_close(trained, later, rtol=1e-4, atol=1e-6)
-
-
 # -- never half of one -------------------------------------------------------------------------------------------------
 
 

@@ -161,22 +161,6 @@ def test_ranks_that_go_different_ways_call_the_same(engine) -> None:
     assert calls == [calls[0]] * 4
 
 
-def test_hybrid_sharding_all_reduces_only_shards_across_nodes() -> None:
-    def rank() -> None:
-        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
-        made = zero.Stage2(Even(), SGD, lr=0.1, bucket_bytes=144, **groups)
-        dist.barrier()
-        train(made, dist.get_rank(), range(1))
-
-    calls = since_barrier(world(4).run(rank))
-    assert [(call.op, call.total_bytes, call.ranks) for call in calls] == [
-        ("reduce_scatter", 144, (0, 1)),
-        ("all_reduce", 72, (0, 2)),
-        ("all_gather", 144, (0, 1)),
-    ]
-
-
 @pytest.mark.parametrize(("stage", "passes"), [("Stage1", 2), ("Stage2", 2), ("Stage3", 3)])
 def test_padding_is_sent_too(stage, passes) -> None:
     def rank() -> None:

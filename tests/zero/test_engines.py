@@ -106,24 +106,6 @@ def test_a_group_of_some_ranks(engine) -> None:
     assert_equals([run[1], run[3]], reference, unsharded)
 
 
-@pytest.mark.parametrize("engine", ["Stage1", "Stage2", "Stage3"])
-def test_hybrid_sharding_shards_within_a_node_and_averages_across(engine) -> None:
-    def rank():
-        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
-        made = build(engine, make("branches", seed=dist.get_rank()), AdamW, lr=0.01, **groups)
-        train(made, dist.get_rank(), range(3), max_norm=0.5)
-        owned = sum(shard.values.numel() for shard in made.shards())
-        return owned, made.state_dict(), made.optimizer_state_dict()
-
-    run = world(4).run(rank)
-    reference = make("branches", seed=0)
-    unsharded, _ = one_process(reference, AdamW, {"lr": 0.01}, 4, range(3), max_norm=0.5)
-    assert_equals([(weights, state) for _, weights, state in run], reference, unsharded)
-    numel = sum(param.numel() for param in reference.parameters())
-    assert run[0][0] + run[1][0] == run[2][0] + run[3][0] == numel
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_whole_state_goes_to_a_plain_optimizer_and_back(engine) -> None:
     def rank():

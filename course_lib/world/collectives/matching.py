@@ -106,12 +106,9 @@ class Matching:
             self._groups[call.group_name] = pending
             return pending
         if call.op not in ("send", "recv"):
-            return self._collective(rank, call)
+            # The k-th call of each member in the group
+            return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
         return self._message(rank, call)
-
-    def _collective(self, rank: int, call: Call) -> PendingCall:
-        """Return the pending call of a collective: the k-th call of each member in the group."""
-        return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
 
     def _message(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call of a send and its recv: the k-th of each for one (sender, receiver, tag)."""

@@ -63,7 +63,7 @@ class InterposedRank:
         devices: tuple[str, ...] = ("cpu",),
     ) -> None:
         self.rank, self.world_size = rank, world_size
-        self._given: list[dist.Store | None] = []
+        self._given: list[dist.Store | None] = []  # to keep them alive: see `init_process_group`
         self._joined = 0  # how often the program itself has made the default group
         self._latest_join: Progress | None = None
         self.meter: MemoryMeter | None = None

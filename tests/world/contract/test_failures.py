@@ -4,7 +4,6 @@ The docstring of a program is the whole message of its run. A line that begins w
 before it.
 """
 
-import asyncio
 import functools
 import inspect
 import os
@@ -214,40 +213,6 @@ def raises_in_a_callback() -> None:
     """
     done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
     done.then(lambda _: 1 / rank()).wait()
-
-
-@fails("raised", rank=0, ranks=2)
-def raises_in_two_tasks() -> None:
-    """rank 0 of 2 raised ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
-        ValueError: shard 1 is corrupt, and 1 more
-      rank 0 raised at test_failures.py line _, in load:  raise ValueError(f"shard {number} is corrupt")
-      rank 1 waited in barrier #1 at test_failures.py line _, in raises_in_two_tasks:  dist.barrier()
-    Next: find the cause, in that line or before it, and run the cell again. The other ranks were stopped: they would
-            have waited for it forever.
-    """
-
-    async def load(number) -> None:
-        if rank() == 0 and number:
-            raise ValueError(f"shard {number} is corrupt")
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(3):
-                tasks.create_task(load(number))
-
-    asyncio.run(main())
-    dist.barrier()
-
-
-@fails("raised", ranks=2)
-def raises_a_group_of_exceptions_that_were_not_raised() -> None:
-    """both ranks raised ExceptionGroup: validation (1 sub-exception)
-        TypeError: column b
-      ranks 0, 1 raised at test_failures.py line _, in raises_a_group_of_exceptions_that_were_not_raised:  raise
-            ExceptionGroup("validation", [ExceptionGroup("types", [TypeError("column b")])])
-    Next: find the cause, in that line or before it, and run the cell again.
-    """
-    raise ExceptionGroup("validation", [ExceptionGroup("types", [TypeError("column b")])])
 
 
 @fails("raised", ranks=2)

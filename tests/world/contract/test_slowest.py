@@ -1,4 +1,4 @@
-"""`run.slowest()` names the ranks that the others wait for."""
+"""`slowest` names the ranks that the others wait for."""
 
 import re
 import time
@@ -6,7 +6,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from course_lib.meter import SourceLine
+from course_lib.meter import SourceLine, slowest
 from course_lib.world.collectives.call import Call
 from course_lib.world.errors.rank_error import Kept
 from course_lib.world.run import Run
@@ -31,7 +31,7 @@ def recorded(computed: dict[int, list[float]]) -> Run:
 
 
 def test_one_slow_rank() -> None:
-    assert recorded({0: [0.001, 0.002], 1: [0.001, 0.003], 2: [0.001, 0.050]}).slowest() == (
+    assert slowest(recorded({0: [0.001, 0.002], 1: [0.001, 0.003], 2: [0.001, 0.050]}).timeline) == (
         "Slowest: rank 2 computed for 51.0 ms (50.0 ms of it before its calls at train.py line 2) and waited for 0.0 "
         "ms. Fastest: rank 0 computed for 3.0 ms and waited for 0.0 ms. Counted until each rank's last "
         "collective."
@@ -39,7 +39,7 @@ def test_one_slow_rank() -> None:
 
 
 def test_two_slow_ranks() -> None:
-    found = recorded({0: [0.02, 0.02], 1: [0.001, 0.001], 2: [0.02, 0.019], 3: [0.001, 0.002]}).slowest()
+    found = slowest(recorded({0: [0.02, 0.02], 1: [0.001, 0.001], 2: [0.02, 0.019], 3: [0.001, 0.002]}).timeline)
     assert re.findall(r"rank \d computed for [\d.]+ ms", found) == [
         "rank 0 computed for 40.0 ms",
         "rank 2 computed for 39.0 ms",
@@ -63,7 +63,7 @@ def waits_for_rank_2() -> None:
 
 
 def test_a_run_in_which_the_others_wait(world) -> None:
-    found = world(4).run(waits_for_rank_2).slowest()
+    found = slowest(world(4).run(waits_for_rank_2).timeline)
     computed = re.search(r"rank 2 computed for ([\d.]+) ms", found)
     assert computed and float(computed[1]) >= 300
     line = waits_for_rank_2.__code__.co_firstlineno + 8
@@ -71,4 +71,4 @@ def test_a_run_in_which_the_others_wait(world) -> None:
 
 
 def test_a_run_without_collectives(local_world) -> None:
-    assert local_world(2).run(rank).slowest().startswith("No two ranks called a collective")
+    assert slowest(local_world(2).run(rank).timeline).startswith("No two ranks called a collective")
