@@ -55,7 +55,8 @@ exercise = Exercise("cluster.remaining_batches", title="Go on in the middle of a
 def remaining_batches(dataset: Sized, batch_size: int, step: int) -> list[list[int]]:
     """Return this rank's batches that are left in the epoch of step `step`: the indices of their examples.
 
-    Steps are counted from 0, over all epochs. A step takes one full batch on each rank.
+    Steps are counted from 0, over all epochs. A step takes one full batch on each rank. Each epoch, a
+    `DistributedSampler` with `drop_last=True` shares out the examples.
     """
     sampler = DistributedSampler(dataset, drop_last=True)
     per_epoch = len(sampler) // batch_size
