@@ -94,6 +94,12 @@ exercise.edit("skips-examples", {BATCHES: "[indices[at : at + batch_size] for at
 exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, per_epoch + 1)"}, """
     Your last batch is smaller than the others. Next: leave out a batch that is not full.""")
 
+exercise.edit("counts-all-ranks", {"len(sampler) // batch_size": "len(dataset) // batch_size", BATCHES:
+    "[indices[at : at + batch_size] for at in range(first * batch_size, len(indices) - batch_size + 1, batch_size)]"},
+    """
+    You count the steps of an epoch by the examples of all ranks. A step takes a batch on each rank, so an epoch has
+    fewer. Next: count with this rank's examples, `len(sampler)`.""")
+
 exercise.edit("everyone-takes-all", {"list(sampler)": "list(range(len(sampler)))"}, """
     Every rank takes the same examples, the first ones, in their order. Next: iterate over the sampler: it shuffles, and
     gives each rank its own share.""")
