@@ -98,7 +98,7 @@ exercise.edit("counts-all-ranks", {"len(sampler) // batch_size": "len(dataset) /
     "[indices[at : at + batch_size] for at in range(first * batch_size, len(indices) - batch_size + 1, batch_size)]"},
     """
     You count the steps of an epoch by the examples of all ranks. A step takes a batch on each rank, so an epoch has
-    fewer. Next: count with this rank's examples, `len(sampler)`.""")
+    fewer. Next: count with the examples of this rank.""")
 
 exercise.edit("everyone-takes-all", {"list(sampler)": "list(range(len(sampler)))"}, """
     Every rank takes the same examples, the first ones, in their order. Next: iterate over the sampler: it shuffles, and
