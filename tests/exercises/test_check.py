@@ -486,6 +486,19 @@ def test_progress_is_told_case_by_case() -> None:
     MEAN.check(MEAN.stub, on_case=lambda done, to_do: told.append((done, to_do)))
     assert len(told) == 7
 
+    told.clear()  # a wrong case counts before its cause is looked for
+    MEAN.check(lambda x: x.sum(), on_case=lambda done, to_do: told.append((done, to_do)))
+    assert told[-1][0] > 0
+
+
+@pytest.mark.parametrize("name", ["zero1.sharded_step", "zero2.start_reduction"])
+def test_a_result_that_is_missing_where_a_function_is_asked_for_is_named(name: str) -> None:
+    exercise = get(name)
+    verdict = exercise.check(lambda *args: exercise.reference(*args)())  # the trial calls the None that this returns
+
+    assert "rank 0 returned None, expected a function." in str(verdict)
+    assert "without parentheses" in str(verdict.next_step)
+
 
 def test_the_learners_function_runs_once_on_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Case] = []

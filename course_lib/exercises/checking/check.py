@@ -83,13 +83,13 @@ def _compared(verdict: Verdict, runs: Runs, cases: list[Case], on_case: OnCase) 
         for number, case in enumerate(cases, 1):
             trial = runs.trial(case)
             verdict = replace(verdict, cases_tried=number)
+            on_case(number, len(cases))  # also for a wrong case, whose cause takes longer to find
             found = differences(trial)
             if found:
                 failed = trial, found
                 break
             if failed is None and (found := broken_rules(trial)):
                 failed = trial, found
-            on_case(number, len(cases))
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:

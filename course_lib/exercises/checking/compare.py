@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from itertools import takewhile
 
-from .failures import failure
+from .failures import NO_FUNCTION, asks_for_a_function, failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
@@ -71,13 +71,14 @@ def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
     returns = inspect.signature(trial.exercise.stub).return_annotation
     asked = getattr(returns, "__name__", "") if isinstance(returns, type) else str(returns)
     ranks = [rank for rank in gap.ranks if not isinstance(gap.given[rank], dict)]
-    uncalled = "Callable" in asked and bool(ranks) and isinstance(gap.given[ranks[0]], Opaque)
+    uncalled = asks_for_a_function(trial) and bool(ranks) and isinstance(gap.given[ranks[0]], Opaque | None)
     named = isinstance(gap.expected[0], dict) and not asked.startswith("dict")
     if trial.exercise.trial is None or not ranks or not (named or uncalled):
         return None
     wanted = "a function" if uncalled else f"a result of type {asked}"
     given = [wanted if isinstance(value, dict) else kind(value) for value in gap.given]
-    cause = recognise_form(gap) if gap.given[ranks[0]] is None else None
+    missing = gap.given[ranks[0]] is None
+    cause = NO_FUNCTION if missing and uncalled else recognise_form(gap) if missing else None
     return Finding(
         observed=f"{trial.who(ranks[:1])} returned {given[ranks[0]]}, expected {wanted}.",
         likely=cause.likely if cause else "",

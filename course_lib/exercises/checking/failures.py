@@ -12,6 +12,12 @@ from ...world import RankError, quoted
 from ..form.declaration import Solution
 from .findings import Finding
 from .observe import Observation, Trial
+from .plain import Cause
+
+NO_FUNCTION = Cause(
+    likely="Your function has no `return`, or it calls the function that it should return, as in `return finish()`.",
+    action="Return the function itself, without parentheses behind its name.",
+)
 
 
 def unattempted(solution: Any, stub: Solution) -> bool:
@@ -74,6 +80,11 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
     return None
 
 
+def asks_for_a_function(trial: Trial) -> bool:
+    """Return whether the solution has to return a function."""
+    return "Callable" in str(inspect.signature(trial.exercise.stub).return_annotation)
+
+
 def failure(trial: Trial, error: CourseError) -> Finding:
     """Return the finding of a trial whose solution ended with `error`."""
     if trial.yours.timed_out:
@@ -84,6 +95,9 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
         observed = f"your function raised {raised}\n  {quoted(raised.source_line)}"
+    nothing = raised is not None and raised.message == "'NoneType' object is not callable" and not raised.source_line
+    if nothing and asks_for_a_function(trial):
+        return Finding(observed=f"{trial.who([error.rank])} returned None, expected a function.", **vars(NO_FUNCTION))
     if raised is not None and raised.type == "NotImplementedError":
         return Finding(
             observed=observed,

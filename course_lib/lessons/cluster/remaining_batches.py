@@ -55,7 +55,8 @@ exercise = Exercise("cluster.remaining_batches", title="Go on in the middle of a
 def remaining_batches(dataset: Sized, batch_size: int, step: int) -> list[list[int]]:
     """Return this rank's batches that are left in the epoch of step `step`: the indices of their examples.
 
-    Steps are counted from 0, over all epochs. A step takes one full batch on each rank.
+    Steps are counted from 0, over all epochs. A step takes one full batch on each rank. Each epoch, a
+    `DistributedSampler` with `drop_last=True` shares out the examples.
     """
     sampler = DistributedSampler(dataset, drop_last=True)
     per_epoch = len(sampler) // batch_size
@@ -92,6 +93,12 @@ exercise.edit("skips-examples", {BATCHES: "[indices[at : at + batch_size] for at
 
 exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, per_epoch + 1)"}, """
     Your last batch is smaller than the others. Next: leave out a batch that is not full.""")
+
+exercise.edit("counts-all-ranks", {"len(sampler) // batch_size": "len(dataset) // batch_size", BATCHES:
+    "[indices[at : at + batch_size] for at in range(first * batch_size, len(indices) - batch_size + 1, batch_size)]"},
+    """
+    You count the steps of an epoch by the examples of all ranks. A step takes a batch on each rank, so an epoch has
+    fewer. Next: count with the examples of this rank.""")
 
 exercise.edit("everyone-takes-all", {"list(sampler)": "list(range(len(sampler)))"}, """
     Every rank takes the same examples, the first ones, in their order. Next: iterate over the sampler: it shuffles, and

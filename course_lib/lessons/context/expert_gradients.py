@@ -34,7 +34,7 @@ exercise = Exercise("context.expert_gradients", title="What an expert has alread
     task="""
     Every rank's loss is the mean over its own tokens, and you want the gradients of the mean of these losses. The
     parameters `shared` are the same on every rank. Each rank has different `experts`, to which tokens of all ranks
-    came. Make all gradients right, in place. An expert that got no token may have no gradient.
+    came. Make all gradients right. An expert that got no token may have no gradient.
     """, hints="""
     Follow one token of rank 0 that went to an expert on rank 1. On which rank does its gradient arrive?
 
@@ -60,7 +60,7 @@ exercise = Exercise("context.expert_gradients", title="What an expert has alread
 
 @exercise
 def average_gradients(shared: list[nn.Parameter], experts: list[nn.Parameter]) -> None:
-    """Turn each gradient into that of the mean of all ranks' losses, in place.
+    """Turn each parameter's gradient into that of the mean of all ranks' losses.
 
     shared: parameters that all ranks have. experts: those that only this rank has; a gradient may be None.
     """

@@ -87,8 +87,8 @@ def average_gradients(model: nn.Module) -> None:
 
 exercise.edit("sum-for-mean", {"\nparam.grad /= dist.get_world_size()": ""}, """
     Each gradient is the sum over ranks. The loss of the whole batch is the average of the ranks' losses, and so is its
-    gradient: with a sum, the step of SGD is too long by a factor of world size.
-    Next: divide by `dist.get_world_size()`.""")
+    gradient: with a sum, the step of SGD is too long by a factor of world size. (If you wrote `grad = grad / n`: that
+    makes a new tensor, and the parameter keeps the sum.) Next: divide `param.grad` by `dist.get_world_size()`.""")
 
 exercise.edit("skips-where-there-is-none", {"param.grad = torch.zeros_like(param)": "continue"}, """
     A rank that has no gradient for a parameter skips the all-reduce of this parameter. The other ranks wait for it, or
@@ -108,6 +108,14 @@ exercise.edit("not-written-back", {
     "average = grad / dist.get_world_size()\ndist.all_reduce(average)"}, """
     `param.grad` keeps its old value on every rank. An average in a new tensor, such as `grad / n` makes, does not
     change it. Next: reduce `param.grad` itself, or assign the average to it.""")
+
+exercise.edit("average-not-stored", {
+    "if param.grad is None:\nparam.grad = torch.zeros_like(param)\ndist.all_reduce(param.grad)\n"
+    "param.grad /= dist.get_world_size()":
+    "grad = torch.zeros_like(param) if param.grad is None else param.grad\n"
+    "dist.all_reduce(grad)\ngrad = grad / dist.get_world_size()"}, """
+    You divide into a new tensor, which `grad = grad / n` makes, and nothing stores it. So `param.grad` keeps the sum,
+    or None on a rank that had no gradient. Next: assign the average to `param.grad`.""")
 
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
     Frozen parameters get a gradient of zeros. An optimizer with weight decay or momentum would then change parameters

@@ -26,12 +26,15 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def places(solution: Solution, params: list[nn.Parameter], bucket_bytes: int) -> Any:
-    """Return the buckets, with each parameter's place in the list."""
+    """Return the buckets, with each parameter's place in the list, and whether the list is as it was."""
     place = {id(param): number for number, param in enumerate(params)}
     buckets = solution(params, bucket_bytes)
     if not isinstance(buckets, list) or not all(isinstance(bucket, list) for bucket in buckets):
         return buckets
-    return [[place.get(id(param), -1) for param in bucket] for bucket in buckets]
+    return {
+        "buckets": [[place.get(id(param), -1) for param in bucket] for bucket in buckets],
+        "the list params is as it was": list(map(id, params)) == list(place),
+    }
 
 
 exercise = Exercise("data_parallel.make_buckets", title="Put parameters into buckets", draw=draw, trial=places,
@@ -39,7 +42,7 @@ exercise = Exercise("data_parallel.make_buckets", title="Put parameters into buc
     Return a list of buckets. Each bucket is a list of parameters, and each of `params` is in exactly one bucket. Go
     from the last parameter, whose gradient backward computes first, to the first, and keep this order inside each
     bucket. Close a bucket as soon as its parameters have `bucket_bytes` bytes or more together. The parameters that
-    remain at the end are a bucket as well.""", hints="""
+    remain at the end are a bucket as well. Leave the list `params` as it is.""", hints="""
     Which gradient does backward compute first: that of the first layer, or that of the last?
 
     Fill a list, parameter by parameter. When it has enough bytes, add it to the buckets and begin an empty one. What is
@@ -67,7 +70,8 @@ exercise = Exercise("data_parallel.make_buckets", title="Put parameters into buc
 def make_buckets(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
     """Return `params`, the last one first, cut into buckets.
 
-    A bucket is closed as soon as its parameters have `bucket_bytes` bytes or more together.
+    A bucket is closed as soon as its parameters have `bucket_bytes` bytes or more together. The list
+    `params` stays as it is.
     """
     buckets: list[list[nn.Parameter]] = []
     bucket: list[nn.Parameter] = []
@@ -117,6 +121,11 @@ exercise.edit("only-when-more", {">= bucket_bytes": "> bucket_bytes"}, """
 exercise.edit("one-for-each", {"sum(p.numel() * p.element_size() for p in bucket) >= bucket_bytes": "bucket"}, """
     Each parameter has a bucket of its own, so there are as many calls as without buckets.
     Next: keep adding to a bucket until it has `bucket_bytes`.""")
+
+
+exercise.edit("changes-the-list", {"for param in reversed(params)": "params.reverse()\nfor param in params"}, """
+    The buckets are right. But your function changes the list `params`, which its caller still uses.
+    Next: read the list with `reversed`, which changes nothing, or work on a copy, `list(params)`.""")
 
 
 @exercise.mistake

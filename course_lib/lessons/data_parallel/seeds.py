@@ -67,7 +67,10 @@ exercise = Exercise("data_parallel.seeds", title="Same parameters, different dro
 
 @exercise
 def start_model(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return `make_model()`, equal on every rank. Random numbers drawn later differ from rank to rank."""
+    """Return `make_model()`, equal on every rank. Random numbers drawn later differ from rank to rank.
+
+    Both depend on `seed` only: equal seeds repeat them, and a different seed changes them.
+    """
     torch.manual_seed(seed)
     model = make_model()
     torch.manual_seed(seed + 1 + dist.get_rank())

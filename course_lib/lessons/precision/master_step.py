@@ -99,6 +99,10 @@ exercise.edit("no-gradients", {f"for param, master in zip(params, masters, stric
     The masters never get a gradient. Backward stores gradients in the parameters, so the optimizer finds none.
     Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.""")
 
+exercise.edit("gradients-in-bf16", {".float()": ""}, """
+    You give a master the gradient of its parameter as it is, in bf16. A master is in fp32, and torch accepts only a
+    gradient of the same dtype. Next: convert it with `param.grad.float()`.""")
+
 exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
     The masters are updated and the parameters are not. The model computes with the parameters.
     Next: after the step, copy each master into its parameter.""")

@@ -87,6 +87,11 @@ exercise.edit("blocks-only", {TIED: "", ROOT: ""}, """
     The embedding and the head belong to no unit. Each rank keeps their weight whole and updates it with its own
     gradient, so the ranks drift apart. Next: add a unit that contains both.""")
 
+exercise.edit("optimizer-first", {TIED: "optimizer = torch.optim.Adam(model.parameters(), lr)\n" + TIED,
+    "return torch.optim.Adam(model.parameters(), lr)": "return optimizer"}, """
+    Your optimizer is made before the units. `fully_shard` replaces the parameters, so the optimizer updates tensors
+    that the model no longer has. Next: make the optimizer last.""")
+
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
     Everything is one unit, so all blocks are whole while one of them computes. Next: keep a unit for each block.""")
 

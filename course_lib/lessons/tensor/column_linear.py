@@ -32,6 +32,8 @@ def shard_and_memory(solution: Solution, weight: Tensor, bias: Tensor, x: Tensor
     params = dict(shard.named_parameters())
     return {
         **params,
+        "in_features": shard.in_features,
+        "out_features": shard.out_features,
         "output": output,
         "gradients": {name: param.grad for name, param in params.items()},
         "has memory of its own": {
@@ -44,7 +46,7 @@ exercise = Exercise("tensor.column_linear", title="Cut the output features", dra
     case_count=4, task="""
     Every rank has the same whole linear layer, with a bias. Return a linear layer with this rank's part of the output
     features: the first part on rank 0, the next on rank 1, and so on. The parts have equal sizes. The returned layer
-    trains, and does not keep the memory of the whole layer.
+    trains, does not keep the memory of the whole layer, and has its own `in_features` and `out_features`.
     """, hints="""
     Each output feature is a sum over all input features. Which numbers of the weight and of the bias does one output
     feature need?
@@ -74,7 +76,8 @@ exercise = Exercise("tensor.column_linear", title="Cut the output features", dra
 def column_linear(whole: nn.Linear) -> nn.Linear:
     """Return a linear layer with this rank's part of the output features of `whole`.
 
-    `whole` is the same on every rank, and has a bias.
+    `whole` is the same on every rank, and has a bias. The new layer's `in_features` and `out_features` are
+    those of its weight.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     weight, bias = (param.detach().chunk(world_size)[rank] for param in (whole.weight, whole.bias))
@@ -115,6 +118,12 @@ exercise.edit("frozen", {"weight.clone()": "weight.clone(), requires_grad=False"
     "bias.clone()": "bias.clone(), requires_grad=False"}, """
     The shard does not train: its parameters have no gradient after backward.
     Next: make parameters that require a gradient, as `nn.Parameter` does by itself.
+    """)
+
+
+exercise.edit("swapped", {"nn.Linear(whole.in_features, len(weight))": "nn.Linear(len(weight), whole.in_features)"}, """
+    The weight and the bias are right, but `in_features` and `out_features` of the layer are swapped: `nn.Linear` takes
+    the input features first, and stores the output features first. Next: swap the two arguments.
     """)
 
 

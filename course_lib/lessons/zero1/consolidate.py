@@ -87,7 +87,8 @@ exercise = Exercise("zero1.consolidate", title="One state dict from all parts", 
 def consolidate(optimizer: Optimizer, parts: list[list[int]]) -> dict[str, Any] | None:
     """Return, on rank 0, the state dict of one optimizer for all parameters; elsewhere None.
 
-    On each rank, `optimizer` has one group: the parameters that `parts[rank]` lists, in that order.
+    On each rank, `optimizer` has one group: the parameters that `parts[rank]` lists, in that order. A
+    rank sends its state once, to rank 0 only.
     """
     mine = optimizer.state_dict()
     states: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None

@@ -140,6 +140,10 @@ exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
     Each parameter is a copy of its part of `unit.flat`, so the rank holds every element twice.
     Next: assign the view itself to `param.data`.""")
 
+exercise.edit("copies-into-nothing", {"param.data = piece.view(shape)": "param.data.copy_(piece.view(shape))"}, """
+    You write into the parameters' own memory, and they have none: between two uses they are empty.
+    Next: assign a view of `unit.flat` to `param.data`.""")
+
 exercise.edit("new-parameters", {
     "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
     "unit.params = [torch.nn.Parameter(piece.view(shape)) for shape, piece in zip(unit.shapes, pieces)]"}, """

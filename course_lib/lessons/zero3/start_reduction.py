@@ -25,6 +25,7 @@ from .start_gather import gather
 from .unit import Unit, free, poisoned_unit
 
 REDUCED = "once the reduction is finished"
+SHARD_BYTES = 270  # in the first case, `finish` may keep the shard in which the sum arrived; all shards take more
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -73,8 +74,8 @@ def reduced_shard(
 
 
 exercise = Exercise("zero3.start_reduction", title="Start to reduce a unit's gradients", draw=draw, trial=reduced_shard,
-    measured=True, asynchronous=True, inputs_matter=False, rules=[one_call_in_time("reduce_scatter"), lets_go(REDUCED)],
-    task="""
+    measured=True, asynchronous=True, inputs_matter=False,
+    rules=[one_call_in_time("reduce_scatter"), lets_go(REDUCED, slack=SHARD_BYTES)], task="""
     Backward has computed the gradient of each of `unit.params`. Join the gradients into one flat tensor, in the layout
     of `unit.flat`, and start one reduce-scatter of it, without waiting. Free the gradients and the unit at once,
     because nothing needs them any more. Return a function that waits, and then adds this rank's shard of the average to
@@ -207,6 +208,9 @@ exercise.edit("only-waits", {f"\n{ADDS}": ""}, """
 
 exercise.variant_edit("with-a-list", {"dist.reduce_scatter_single(grad_shard, flat_grad,":
     "dist.reduce_scatter(grad_shard, list(flat_grad.split(unit.shard.numel())),"})
+
+exercise.variant_edit("averages-in-a-new-tensor", {" / dist.get_world_size()": "", ADDS:
+    "average = grad_shard / dist.get_world_size()\n" + ADDS.replace("grad_shard", "average")})
 
 exercise.variant_edit("divides-afterwards", {" / dist.get_world_size()": "", "handle.wait()\n":
     "handle.wait()\ngrad_shard.div_(dist.get_world_size())\n"})
