@@ -1,8 +1,10 @@
 """For every test and every notebook: pytest reads a conftest.py only for what stands below it."""
 
+import gc
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,10 @@ from tests.notebooks.solved import with_solutions
 HOMES = pytest.StashKey[Path]()
 LONGEST = ("notebooks/", "tests/browser/", "tests/commands/", "tests/notebooks/", "tests/world/", "tests/zero/")
 
+sys.modules.setdefault("rfc3987_syntax", None)  # jsonschema loads it for a second, to check what nbformat has not
+pytest_plugins = ["nbval.plugin"]  # here, which is after that
+gc.disable()  # until tests run: while each worker imports them, nothing is garbage, and the search takes four seconds
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in `course lab`
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import the course: compile it once
 
@@ -27,9 +33,14 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     Restore SIGINT, which a shell disables for what it runs in the background: some tests interrupt themselves.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.enable()
     with tempfile.TemporaryDirectory() as homes:
         session.config.stash[HOMES] = Path(homes)
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            gc.collect()
+            gc.freeze()  # pytest collects five times more
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,7 @@
 """`course check`: grade learners' notebooks one by one, whatever their code does.
 
-    grade -> kernel, judge -> limits        kernel runs the notebook, judge checks the functions that it defined
+    grade -> kernel, judge -> limits        kernel runs the notebook, judge checks the functions that it defined, both
+                                            by way of `commands.checker`
     report, classroom                       the results as a table, JSON and CSV; for a gradebook, and as a page
 
 [Note: what is trusted]

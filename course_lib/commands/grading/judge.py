@@ -1,4 +1,4 @@
-"""Check the functions that a notebook handed in, in a fresh process: see `checker`."""
+"""Check the functions that a notebook handed in, in a fresh process: see `commands.checker`."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def _checked(solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limit
         ours,
         subprocess.Popen(
             # -P: do not import the checker from a folder in which the notebook could write.
-            [sys.executable, "-P", "-m", f"{__package__}.checker"],
+            [sys.executable, "-P", "-m", "course_lib.commands.checker"],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -25,7 +25,7 @@ from ...exercises.registry import MOVED
 from ...syllabus import named
 from .limits import Limits, Watch
 
-TAKE = "__import__('course_lib.commands.grading.checker', fromlist=['capture']).capture({name!r}, {file!r})"
+TAKE = "__import__('course_lib.commands.checker', fromlist=['capture']).capture({name!r}, {file!r})"
 STARTUP_SECONDS = 120
 LONGEST = 1000
 """Characters of an error. Every row of CSV repeats them."""

@@ -57,7 +57,7 @@ SLIP = '@exercise("ranks.repair_average")\ndef repair_average(:'
 STUB = get("start.first").cell
 SHADOW = """
 import os, pathlib
-checker = pathlib.Path("course_lib/commands/grading/checker.py")
+checker = pathlib.Path("course_lib/commands/checker.py")
 checker.parent.mkdir(parents=True)
 for folder in checker.parents[:2]:
     (folder / "__init__.py").touch()

@@ -23,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from course_lib import RankError
+from course_lib.world.processes import run_loop
+from course_lib.world.rank_threads import supervisor
 from tests.world.programs import failure, rank
 
 PROGRAMS = []
@@ -1051,6 +1053,13 @@ def gives_a_different_tag() -> None:
         dist.send(torch.ones(1), 1, tag=7)
     else:
         dist.recv(torch.ones(1), 0)
+
+
+@pytest.fixture(autouse=True)
+def long_settle(monkeypatch) -> None:
+    """Give ranks the time of a busy machine to reach their waits after a fault. A message says which of them did."""
+    for module in (run_loop, supervisor):
+        monkeypatch.setattr(module, "SETTLE", 1.5)
 
 
 def together(program):

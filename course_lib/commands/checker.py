@@ -1,8 +1,10 @@
 """Functions handed in: `capture` packs them in the notebook's kernel, and a process of its own checks them.
 
-The process is `python -m course_lib.commands.grading.checker`. Its standard input is a connection. It receives JSON: a
-token, and a name and a file for each function. It sends the token with an empty answer once it is ready, then the token
-with the fields of a `Grade` for each function. What a checked function writes there lacks the token.
+The process is `python -m course_lib.commands.checker`. Its standard input is a connection. It receives JSON: a token,
+and a name and a file for each function. It sends the token with an empty answer once it is ready, then the token with
+the fields of a `Grade` for each function. What a checked function writes there lacks the token.
+
+It is not in `grading`, which loads Jupyter's client: that takes longer than most checks.
 """
 
 import json
@@ -12,8 +14,8 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ... import exercises
-from ...world import pickled
+from .. import exercises
+from ..world import pickled
 
 
 def capture(name: str, file: str) -> None:
@@ -22,7 +24,7 @@ def capture(name: str, file: str) -> None:
     Raises:
         CourseError: there is no such exercise, or nothing was handed in.
     """
-    from ...widgets import exercise  # the process that checks does without widgets
+    from ..widgets import exercise  # the process that checks does without widgets
 
     Path(file).write_bytes(pickled(exercise(name).attempt.solution))
 
