@@ -4,7 +4,6 @@ import gc
 import os
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,6 @@ from tests.notebooks.solved import with_solutions
 HOMES = pytest.StashKey[Path]()
 LONGEST = ("notebooks/", "tests/browser/", "tests/commands/", "tests/notebooks/", "tests/world/", "tests/zero/")
 
-sys.modules.setdefault("rfc3987_syntax", None)  # jsonschema loads it for a second, to check what nbformat has not
-pytest_plugins = ["nbval.plugin"]  # here, which is after that
 gc.disable()  # until tests run: while each worker imports them, nothing is garbage, and the search takes four seconds
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in `course lab`
@@ -36,11 +33,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     gc.enable()
     with tempfile.TemporaryDirectory() as homes:
         session.config.stash[HOMES] = Path(homes)
-        try:
-            return (yield)
-        finally:
-            gc.collect()
-            gc.freeze()  # pytest collects five times more
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
