@@ -66,7 +66,7 @@ def _peak(memory: Any, gpu: str) -> str:
     if memory is None:
         return UNKNOWN
     if memory.at_peak is None:
-        return f"nothing{gpu}; --no-gpus counts the CPU's memory" if gpu else NOTHING
+        return f"nothing{gpu}; `course run --no-gpus` counts the CPU's memory" if gpu else NOTHING
     parts = [f"{category} {size(nbytes)}" for category, nbytes in memory.at_peak.by_category.items() if nbytes]
     return f"{size(memory.peak_bytes)}{gpu}: {', '.join(parts)}"
 

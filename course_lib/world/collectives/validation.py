@@ -84,8 +84,8 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
         if tensor.numel() != one.numel() or tensor.dtype != one.dtype:
             raise ValueError(
                 f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. All must "
-                "have the same size and dtype. If ranks are meant to have different sizes, pad the shorter ones, and cut "
-                "the padding off afterwards."
+                "have the same size and dtype. If ranks are meant to have different sizes, pad the shorter ones, and "
+                "cut the padding off afterwards."
             )
 
 
