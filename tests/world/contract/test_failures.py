@@ -838,6 +838,25 @@ def calls_first_what_is_never_called_again() -> None:
     dist.barrier()
 
 
+@fails("mismatch", ranks=2)
+def leaves_out_a_call_after_an_inner_loop() -> None:
+    """the ranks disagree about the number of elements in all_reduce #3: rank 0: float32 [1]; rank 1: float32 [4]
+      rank 0 called all_reduce #3 at test_failures.py line _, in leaves_out_a_call_after_an_inner_loop:
+            dist.all_reduce(torch.ones(1))
+      rank 1 called all_reduce #3 at test_failures.py line _, in leaves_out_a_call_after_an_inner_loop:
+            dist.all_reduce(torch.ones(4))
+      rank 0 called all_reduce at test_failures.py line _ only 2 times
+    Next: look for a shorter loop on rank 0 or a longer one on rank 1, or an `if`, a `continue`, a `return` or an
+            `except` in the loop. Or rank 1 went on to the next round of a loop without the call at test_failures.py
+            line _.
+    """
+    for _ in range(2):
+        for _ in range(2):
+            dist.all_reduce(torch.ones(4))
+        if rank() == 0:
+            dist.all_reduce(torch.ones(1))
+
+
 @fails("mismatch")
 def brings_one_element_more() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
