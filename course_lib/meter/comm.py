@@ -4,6 +4,7 @@ The count is for a ring of N members, whatever the backend does (gloo's reduce-s
 inside). B is the size of the whole: the tensor that every member has, or that the members assemble or split together.
 
     all_reduce                    2 (N-1)/N B   to the next member of the ring
+    all_reduce of sparse tensors        (N-1)   times the indices and values that this rank has, to the next member
     reduce_scatter, all_gather      (N-1)/N B   to the next member
     broadcast, reduce               (N-1)/N B   to the next member: the ring's N-1 hops of B, shared out evenly,
                                                 because a member's share depends on its distance from the root

@@ -170,6 +170,17 @@ def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
 cloudpickle.cloudpickle._find_imported_submodules = _submodules
 
 
+def _arguments_of_class(cls: type, original: Callable[[type], Any] = cloudpickle.cloudpickle._class_getnewargs) -> Any:
+    """Return what cloudpickle makes a copy of `cls` from, with its `__slots__`, which cloudpickle 3.1 leaves out."""
+    arguments = original(cls)
+    if "__slots__" in vars(cls):
+        arguments[3]["__slots__"] = vars(cls)["__slots__"]
+    return arguments
+
+
+cloudpickle.cloudpickle._class_getnewargs = _arguments_of_class
+
+
 def _why(call: Any, error: Exception) -> str:
     culprit = "something that it uses"
     for label, value in _used(*call).items():

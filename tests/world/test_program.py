@@ -280,6 +280,8 @@ def test_a_file_that_is_no_program_is_refused(write, content: str | None, why: s
     path = "/nowhere.py" if content is None else write(content)
     with pytest.raises(CourseError, match=why):
         World(2).run_file(path)
+    with pytest.raises(CourseError, match=r"is a notebook\. Save it as a program first"):
+        World(2).run_file("lesson.ipynb")
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:
@@ -332,7 +334,12 @@ def test_a_print_of_its_own_ends_with_a_program(world, write) -> None:
 
 
 def test_what_a_program_registers_for_its_end_is_called(write) -> None:
-    program = write("import atexit, os; atexit.register(lambda: print('end of', os.environ['RANK']))")
+    program = write(
+        "import atexit, os\n"
+        "never = atexit.register(lambda: print('never'))\n"
+        "atexit.register(lambda: print('end of', os.environ['RANK']))\n"
+        "atexit.unregister(never)"
+    )
     assert World(2, backend="processes").run_file(program).output == ("end of 0\n", "end of 1\n")
 
 

@@ -56,18 +56,19 @@ def alike(run: RunRecord) -> Iterator[tuple[tuple[int, ...], str, str, str, str]
     together. A dry run computes nothing, so its times mean nothing."""
     lines = run.timelines if run.whole else {}
     waited = {rank: sum(wait.seconds for wait in line.waited) for rank, line in lines.items()}
-    words = {rank: (end, _peak(run.memory.get(rank)), _sent(run.comm[rank])) for rank, end in run.ends.items()}
+    gpu = " on its pretended GPU" if run.about.note else ""
+    words = {rank: (end, _peak(run.memory.get(rank), gpu), _sent(run.comm[rank])) for rank, end in run.ends.items()}
     for ranks, said in grouped(words):
         yield ranks, *said, _range([waited[rank] for rank in ranks if rank in waited])
 
 
-def _peak(memory: Any) -> str:
+def _peak(memory: Any, gpu: str) -> str:
     if memory is None:
         return UNKNOWN
     if memory.at_peak is None:
-        return NOTHING
+        return f"nothing{gpu}; `course run --no-gpus` counts the CPU's memory" if gpu else NOTHING
     parts = [f"{category} {size(nbytes)}" for category, nbytes in memory.at_peak.by_category.items() if nbytes]
-    return f"{size(memory.peak_bytes)}: {', '.join(parts)}"
+    return f"{size(memory.peak_bytes)}{gpu}: {', '.join(parts)}"
 
 
 def _sent(comm: Any) -> str:

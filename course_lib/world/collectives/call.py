@@ -115,6 +115,9 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
     splits = _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
+    total_bytes = parts * sum(tensor.numel() * tensor.element_size() for tensor in whole)
+    if op == "all_reduce" and whole[0].is_sparse:  # a ring carries what each rank has to all others, once and not twice
+        total_bytes = len(ranks) * (whole[0]._indices().nbytes + whole[0]._values().nbytes) // 2
     return {
         "root": None if root is None else ranks[root],
         "tag": arguments.get("tag", 0),
@@ -123,7 +126,7 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
         "layout": tensors[0].layout if tensors else torch.strided,
         "splits": splits,
         "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
-        "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
+        "total_bytes": total_bytes,
     }
 
 

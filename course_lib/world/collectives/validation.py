@@ -84,7 +84,8 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
         if tensor.numel() != one.numel() or tensor.dtype != one.dtype:
             raise ValueError(
                 f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. All must "
-                "have the same size and dtype; pad the shorter ones, and cut the padding off afterwards."
+                "have the same size and dtype. If ranks are meant to have different sizes, pad the shorter ones, and "
+                "cut the padding off afterwards."
             )
 
 
@@ -125,7 +126,9 @@ def _check_splits(op: str, group_size: int, name: str, tensor: torch.Tensor, spl
         )
     if not splits and rows % group_size:
         raise ValueError(
-            f"{op}: the {rows} rows of the {name} do not divide by {group_size} ranks. Pass {name}_split_sizes."
+            f"{op}: the {rows} rows of the {name} do not divide by {group_size} ranks. If there are as many for each "
+            "rank, find why rows are missing (torch.bincount needs minlength=); if not, pass "
+            f"{name}_split_sizes."
         )
 
 

@@ -22,6 +22,11 @@ _UNKNOWN_GROUP = (
     'World(…, backend="processes") gives each rank modules of its own.'
 )
 
+_STORE = (
+    "compare the keys of the store: this rank waits for one that no rank has set, or the rank that keeps the store has "
+    "ended (a barrier before its end prevents this)."
+)
+
 _NOT_CALLED = "a function stands there instead of its result: look for missing parentheses, as in `dist.get_rank()`."
 
 _ADVICE = {
@@ -51,6 +56,8 @@ _ADVICE = {
         "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "
         "ranks, recompute activations, or take a smaller batch."
     ),
+    "Failed to recv, got 0 bytes": _STORE,
+    "wait timeout after": _STORE,
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
     "not compatible with static_graph": (
         "leave out static_graph=True, or use the same parameters in every step. find_unused_parameters=True allows "

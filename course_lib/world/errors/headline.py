@@ -185,8 +185,8 @@ NEW_GROUP = (
 """Advice for ranks that do not agree about new groups."""
 
 ADVICE = {
-    "number of elements": "give tensors of the same size on every rank, in the same order; pad the shorter ones if "
-    "need be.",
+    "number of elements": "find why the sizes differ: a different model, order or batch on a rank, or a size that "
+    "follows the data (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.",
     "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
     "dtype": "convert the tensors to one dtype before the call, on every rank.",
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",

@@ -11,7 +11,7 @@ from ..collectives.fault import Fault, Kind
 from .headline import ADVICE
 from .rank_error import hidden, quoted
 from .steps import first_step
-from .went_past import in_its_loops, make_inside, parting, way_to, without_a_call
+from .went_past import in_its_loops, make_inside, parting, share_a_loop, way_to, without_a_call
 
 Histories = dict[int, list[Call]]
 """The collectives that each member of a group has called in it, by rank."""
@@ -209,7 +209,11 @@ def _left_a_loop(members: Members) -> Difference | None:
         if not any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind):
             line = f"{who(behind)} called {call.variant} at {call.line} only {count} time{'s' if count > 1 else ''}"
             line += first_step(_at_the_line_of(call, histories))
-            return Difference(line=line, advice=_or_a_call(behind, fault.calls, call) + _loop_advice(behind, ahead))
+            or_a_call, lines = _or_a_call(behind, fault.calls, call), parting(fault.calls[behind[0]], call)
+            advice = or_a_call + _loop_advice(behind, ahead)
+            if lines is not None and not or_a_call and share_a_loop(*lines):
+                advice += f" Or {who(ahead)} went on to the next round of a loop without the call at {lines[0]}."
+            return Difference(line=line, advice=advice)
     return None
 
 

@@ -128,6 +128,12 @@ def in_its_loops(line: SourceLine, now_at: SourceLine, tree: ast.Module | None =
     return all(_spans(node, line) for node in nodes if isinstance(node, _LOOPS) and _spans(node, now_at))
 
 
+def share_a_loop(one: SourceLine, other: SourceLine) -> bool:
+    """Return whether a loop contains both lines of a function."""
+    nodes = ast.walk(_tree(one.filename))
+    return any(_spans(node, one) and _spans(node, other) for node in nodes if isinstance(node, _LOOPS))
+
+
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 

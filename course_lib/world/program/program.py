@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from multiprocessing import current_process
@@ -64,6 +65,11 @@ class Program:
         Raises:
             CourseError: there is no such program, or it is not Python.
         """
+        if str(name).endswith(".ipynb"):
+            raise CourseError(
+                f"{name} is a notebook. Save it as a program first (jupyter nbconvert --to script {name}), or begin a "
+                "cell of it with %%ranks, after %load_ext course_lib."
+            )
         with _in_folder(os.getcwd()):
             path = _origin(str(name)) if module else os.path.abspath(name)
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -199,17 +205,22 @@ class Program:
     def _own_process(self) -> Iterator[None]:
         """Leave nothing of the program in this process: not its `print`, nor the modules next to it, which may change.
         What it registers for the end of the process is called at the end of the block."""
-        register = atexit.register
+        register, unregister, calls = atexit.register, atexit.unregister, list[partial[Any]]()
         with ExitStack() as end:
 
             def at_end(function: Any, *args: Any, **kwargs: Any) -> Any:
                 if _is_thread() or not is_learners(sys._getframe(1).f_code):
                     return register(function, *args, **kwargs)
-                end.callback(function, *args, **kwargs)
+                calls.append(call := partial(function, *args, **kwargs))
+                end.callback(lambda: call in calls and call())
                 return function
 
+            def not_at_end(function: Any) -> None:
+                calls[:] = [call for call in calls if call.func != function]
+                unregister(function)
+
             end.callback(setattr, builtins, "print", print)
-            end.enter_context(replaced([(atexit, "register", at_end)]))
+            end.enter_context(replaced([(atexit, "register", at_end), (atexit, "unregister", not_at_end)]))
             end.callback(self._forget_modules, set(sys.modules))
             yield
 

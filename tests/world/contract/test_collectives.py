@@ -180,6 +180,11 @@ def test_every_rank_gets_the_same_right_result(local_world, program, expected) -
         torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
 
 
+def test_a_sparse_all_reduce_counts_what_a_rank_has(local_world) -> None:
+    for communication in local_world(N).run(all_reduce_sparse).comm:
+        assert communication.sent_bytes == (N - 1) * 2 * (8 + 4)  # two elements: indices of int64, and float32
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
 def test_differentiable_collectives_find_the_group_of_their_run(local_world) -> None:
     def program():

@@ -805,12 +805,32 @@ def calls_first_what_is_never_called_again() -> None:
     dist.barrier()
 
 
+@fails("mismatch", ranks=2)
+def leaves_out_a_call_after_an_inner_loop() -> None:
+    """the ranks disagree about the number of elements in all_reduce #3: rank 0: float32 [1]; rank 1: float32 [4]
+      rank 0 called all_reduce #3 at test_failures.py line _, in leaves_out_a_call_after_an_inner_loop:
+            dist.all_reduce(torch.ones(1))
+      rank 1 called all_reduce #3 at test_failures.py line _, in leaves_out_a_call_after_an_inner_loop:
+            dist.all_reduce(torch.ones(4))
+      rank 0 called all_reduce at test_failures.py line _ only 2 times
+    Next: look for a shorter loop on rank 0 or a longer one on rank 1, or an `if`, a `continue`, a `return` or an
+            `except` in the loop. Or rank 1 went on to the next round of a loop without the call at test_failures.py
+            line _.
+    """
+    for _ in range(2):
+        for _ in range(2):
+            dist.all_reduce(torch.ones(4))
+        if rank() == 0:
+            dist.all_reduce(torch.ones(1))
+
+
 @fails("mismatch")
 def brings_one_element_more() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
             dist.all_reduce(torch.ones(4 + rank() // 2))
-    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
+    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
+            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2))
 
@@ -820,7 +840,8 @@ def brings_one_element_more_in_the_background() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
-    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
+    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
+            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
 
@@ -830,7 +851,8 @@ def waits_in_native_code_for_calls_that_do_not_fit() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
-    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
+    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
+            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
 
@@ -842,7 +864,8 @@ def expects_a_longer_message() -> None:
       rank 0 called send to rank 1 at test_failures.py line _, in expects_a_longer_message:  dist.send(torch.ones(2), 1)
       rank 1 called recv from rank 0 at test_failures.py line _, in expects_a_longer_message:  dist.recv(torch.empty(3),
             0)
-    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
+    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
+            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
     """
     if rank() == 0:
         dist.send(torch.ones(2), 1)

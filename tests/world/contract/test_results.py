@@ -80,11 +80,17 @@ def test_names_read_only_in_a_class_body_reach_every_rank(local_world) -> None:
 
 def test_an_instance_of_a_class_of_the_notebook_is_still_one_when_it_comes_back(local_world) -> None:
     class Point:
+        __slots__ = ("x",)
+
         def __init__(self, x) -> None:
             self.x = x
 
-    run = local_world(2).run(lambda: Point(rank()))
-    assert all(isinstance(point, Point) for point in run) and run[1].x == 1
+    class Named(Point):
+        name = "here"
+
+    run = local_world(2).run(lambda: [Point(rank()), Named(rank())])
+    assert all(isinstance(point, Point) for points in run for point in points)
+    assert [point.x for point in run[1]] == [1, 1] and run[1][1].name == "here"
 
 
 def test_a_tensor_that_needs_a_gradient_comes_back(local_world) -> None:
