@@ -45,21 +45,20 @@ class Members:
 
 
 def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> Difference:
-    """Return how the histories in a group of the `fault` differ.
+    """Return how the histories in a group of the `fault` differ, by the first finder that any group answers.
 
     `calls` are all calls, by rank. Those without a match were made while the run was stopped.
     """
     groups = {call.group_name: call for call in fault.calls.values() if call.ranks and call.op not in _OTHERS}
+    members = []
     for group_name, call in groups.items():
         histories = {
             rank: [one for one in calls[rank] if one.group_name == group_name and one.op not in _OTHERS and one.match]
             for rank in call.ranks
         }
-        members = Members(fault=fault, call=call, histories=histories, calls=calls)
-        found = next(filter(None, (find(members) for find in _FINDERS[fault.kind])), None)
-        if found is not None:
-            return found
-    return Difference()
+        members.append(Members(fault=fault, call=call, histories=histories, calls=calls))
+    found = (find(group) for find in _FINDERS[fault.kind] for group in members)
+    return next(filter(None, found), Difference())
 
 
 def _left_out(members: Members) -> Difference | None:

@@ -529,6 +529,41 @@ def takes_the_other_group_of_a_grid() -> None:
     dist.all_reduce(torch.ones(2), group=rows[rank() // 2] if rank() == 2 else columns[rank() % 2])
 
 
+@fails("deadlock", ranks=4)
+def leaves_out_the_reduction_of_a_forward() -> None:
+    """deadlock: all 4 ranks wait for each other
+      rank 0 waited in all_reduce #2 in group [0, 2] for rank 2, at test_failures.py line _, in
+            leaves_out_the_reduction_of_a_forward:  dist.all_reduce(torch.ones(2), group=columns[rank() % 2])
+      rank 1 waited in all_reduce #5 in group [0, 1] for rank 0, at test_failures.py line _, in forward:
+            dist.all_reduce(torch.ones(2), group=rows[rank() // 2]), called from test_failures.py line _, in
+            leaves_out_the_reduction_of_a_forward:  part()
+      rank 2 waited in all_reduce #4 in group [2, 3] for rank 3, at test_failures.py line _, in backward:
+            dist.all_reduce(torch.ones(2), group=rows[rank() // 2]), called from test_failures.py line _, in
+            leaves_out_the_reduction_of_a_forward:  part()
+      rank 3 waited in all_reduce #3 in group [1, 3] for rank 1, at test_failures.py line _, in
+            leaves_out_the_reduction_of_a_forward:  dist.all_reduce(torch.ones(2), group=columns[rank() % 2])
+      the calls first differ at all_reduce #1 in group [2, 3]: rank 2 test_failures.py line _, in forward:
+            dist.all_reduce(torch.ones(2), group=rows[rank() // 2]); rank 3 test_failures.py line _, in backward:
+            dist.all_reduce(torch.ones(2), group=rows[rank() // 2])
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop
+            that only some ranks meet.
+    """
+
+    def forward() -> None:
+        if rank() != 3:
+            dist.all_reduce(torch.ones(2), group=rows[rank() // 2])
+
+    def backward() -> None:
+        dist.all_reduce(torch.ones(2), group=rows[rank() // 2])
+
+    rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    for _ in range(3):
+        for part in (forward, backward):
+            part()
+        dist.all_reduce(torch.ones(2), group=columns[rank() % 2])
+
+
 @fails("absent", rank=1)
 def has_two_batches_less() -> None:
     """rank 1 returned without the all_reduce #3 that ranks 0, 2 wait in
