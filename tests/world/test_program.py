@@ -264,8 +264,10 @@ def test_processes_that_are_no_ranks_are_not_taken_for_ranks(write) -> None:
     )
     assert World(2).run_file(program).output == ("a\n", "a\n")
     helper = "import torch.distributed as dist\ndist.init_process_group({})\nmultiprocessing.Process().start()"
-    programs = (write(helper.format(arguments)) for arguments in ("'gloo'", "rank=r"))
-    assert [Program.found(program, ()).starts_ranks for program in programs] == [False, True]
+    programs = (write(helper.format(arguments)) for arguments in ("'gloo'", "rank=int(os.environ['RANK'])", "rank=r"))
+    assert [Program.found(program, ()).starts_ranks for program in programs] == [False, False, True]
+    helper += "\nos.environ['RANK'], os.environ['WORLD_SIZE'] = r, n"
+    assert Program.found(write(helper.format("'gloo'")), ()).starts_ranks
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def measured_bus(rng: random.Random) -> Numeric:
     other = "all_gather" if op == "all_reduce" else "all_reduce"
     return Numeric(
         prompt=f"An {op.replace('_', '-')} takes {ms} ms on {ranks} ranks. The whole tensor has {gigabytes} GB. What "
-        "is the bus bandwidth, in GB a second?",
+        "is the bus bandwidth, in GB/s?",
         expected=bus_bandwidth(op, gigabytes * 1e9, ms * 1e-3, ranks) / 1e9,
         unit="GB/s",
         right="On a ring, each link carried this much, so you can compare it with the link's bandwidth.",

@@ -35,9 +35,9 @@ _STARTERS = re.compile(
 """The functions with which a program starts its ranks itself."""
 
 _GIVES_RANK = re.compile(r"(?<!local_)rank|\*")
-_SETS_RANK = re.compile(rb"""["']RANK["'](\]\s*=[^=]|:)|\bRANK=|(setdefault|putenv)\(["']RANK""")
+_READS_RANK = re.compile(rb"""(environ(\.get\(|\[)|getenv\()\s*["']RANK["']""")
+_SETS_RANK = re.compile(rb"""["']RANK["'](\]([^()\n]*\])?\s*=[^=]|:)|\bRANK=|(setdefault|putenv)\(["']RANK""")
 """Text that gives a process its rank: in a call of `init_process_group`, and elsewhere in a program."""
-
 
 _ASKS = re.compile(rb"cuda|nccl|device|accelerat|\.to\(|transformers|lightning|deepspeed")
 """Text in a program that may ask for GPUs, itself or through a library."""
@@ -114,7 +114,8 @@ class Program:
         calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
         starters = [name for call in calls if _STARTERS.fullmatch(name := ast.unparse(call.func))]
         joins = " ".join(ast.unparse(call) for call in calls if ast.unparse(call.func).endswith("init_process_group"))
-        if joins and not _GIVES_RANK.search(joins) and not _SETS_RANK.search(source):
+        from_torchrun = _READS_RANK.search(source) or not _GIVES_RANK.search(joins)
+        if joins and from_torchrun and not _SETS_RANK.search(source):
             starters = [name for name in starters if not name.endswith("Process")]  # a rank of torchrun's has helpers
         return bool(starters)
 
