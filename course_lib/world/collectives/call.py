@@ -116,7 +116,8 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
     splits = _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     total_bytes = parts * sum(tensor.numel() * tensor.element_size() for tensor in whole)
-    if op == "all_reduce" and whole and whole[0].is_sparse:  # a ring carries what each rank has to all others, once and not twice
+    if op == "all_reduce" and whole and whole[0].is_sparse:
+        # A ring carries what each rank has to all others, once and not twice.
         total_bytes = len(ranks) * (whole[0]._indices().nbytes + whole[0]._values().nbytes) // 2
     return {
         "root": None if root is None else ranks[root],
