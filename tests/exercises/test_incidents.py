@@ -52,7 +52,7 @@ def test_the_evidence_does_not_contain_the_diagnosis(capsys: pytest.CaptureFixtu
     assert "OpType=ALLREDUCE, Numel=32" in case.logs
     waits = next(line for line in case.logs.splitlines() if line.startswith("[rank2] Watchdog"))
     assert "OpType=ALLREDUCE, Numel=1," in waits  # NCCL's barrier
-    assert case.last_calls.splitlines()[12].split() == ["2", "11", "all_reduce_barrier", "float32", "[1]", "started", "24"]
+    assert case.last_calls.splitlines()[12].split()[2:5] == ["all_reduce_barrier", "float32", "[1]"]
     assert "ranks 0, 1, 3" not in repr(case)
     assert capsys.readouterr().out == ""
 
