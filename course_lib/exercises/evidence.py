@@ -45,6 +45,7 @@ _NCCL_NAMES = {
     "all_gather_single": "_ALLGATHER_BASE",
     "all_gather_single_coalesced": "COALESCED",
     "all_to_all_single": "ALLTOALL_BASE",
+    "barrier": "ALLREDUCE",  # of one number, see ProcessGroupNCCL::barrier
     "reduce_scatter_single": "_REDUCE_SCATTER_BASE",
 }
 
@@ -111,7 +112,8 @@ class Incident:
         for rank, theirs in enumerate(self.error.calls if self.error else ()):
             for number, call in [*_numbered(theirs)][-LAST_CALLS:]:
                 state = "completed" if call.done < float("inf") else "started"
-                rows.append((str(rank), str(number), call.variant, call.tensors, state, str(call.line.line)))
+                what = ("all_reduce_barrier", "float32 [1]") if call.op == "barrier" else (call.variant, call.tensors)
+                rows.append((str(rank), str(number), *what, state, str(call.line.line)))
         return rows
 
     def answer(self, question: str) -> str | float:
@@ -173,7 +175,7 @@ def _last_line(report: RankReport, calls: Sequence[Call]) -> str:
     call = report.call
     if call is None:
         return ""
-    numel = sum(call.numels)
+    numel = 1 if call.op == "barrier" else sum(call.numels)
     number = next(number for number, other in _numbered(calls) if other.issued == call.issued)
     kind = _NCCL_NAMES.get(call.variant, call.variant.upper().replace("_", ""))
     return (

@@ -69,7 +69,8 @@ def write(value: Fraction | float, unit: str, *, rounded: bool = False) -> str:
     number = float(value / factor(unit))
     large = f"{number:,.0f}" if rounded else f"{number:,.1f}".removesuffix(".0")
     digits = large if 1000 <= abs(number) < 1e15 else f"{number:.{3 if rounded else 6}g}"
-    return f"{digits} {unit}".strip()
+    label = unit.removesuffix("s") if digits == "1" and len(unit) > 2 else unit
+    return f"{digits} {label}".strip()
 
 
 def factor(unit: str) -> Fraction:

@@ -183,9 +183,13 @@ def mlp(first, second):
         features = gathered(features) if second == cuts.OUTPUT else features
     else:
         summand = mine(x, 1) @ mine(w1, 0)
-        dist.all_reduce(summand)
-        features = nn.functional.gelu(summand)
-        features = features if second == cuts.OUTPUT else mine(features, 1)
+        if second == cuts.OUTPUT:
+            features = summand
+            dist.all_reduce(features)
+        else:
+            features = torch.empty_like(mine(summand, 1))
+            dist.reduce_scatter(features, [part.contiguous() for part in summand.chunk(2, 1)])
+        features = nn.functional.gelu(features)
     if second == cuts.OUTPUT:
         y = gathered(features @ mine(w2, 1))
     else:

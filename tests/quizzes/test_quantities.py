@@ -114,6 +114,7 @@ def test_writing_keeps_what_a_person_needs() -> None:
     assert write(2**30, "GiB") == "1 GiB"
     assert write(Fraction(7, 8), "%") == "87.5 %"
     assert write(7_500_000_000, "elements") == "7,500,000,000 elements"
+    assert write(1, "ranks") == "1 rank" and write(1, "ms") == "1 ms"
     assert write(10**20, "") == "1e+20"
     assert write(16_384_100, "MB") == "16.3841 MB"
     assert write(16_384_100, "MB", rounded=True) == "16.4 MB"

@@ -96,7 +96,7 @@ exercise = Exercise("incidents.row_muon", title="Incident: each number of ranks 
     the same in tensor parallel, [issue 8437](https://github.com/deepspeedai/DeepSpeed/issues/8437). Gathering costs an
     all-gather for each matrix, and every rank computes the same. Where this takes too long, each matrix gets an owner,
     which computes its update for all. torch's own `torch.optim.Muon` is right on the DTensors of
-    FSDP2, but it gathers in every iteration.
+    FSDP2, but it communicates in every iteration.
     """)
 
 

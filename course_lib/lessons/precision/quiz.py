@@ -103,7 +103,7 @@ QUIZ = Quiz(name="precision", title="Mixed precision", questions=(
         - [ ] Nothing: the average over 8 ranks is finite
           > An average that contains an infinity is infinite or NaN.""")),
     Question(id="order", ask=Choice.read("""
-        Gradients are clipped to norm 1 *before* they are divided by the loss scale. What happens?
+        Gradients are clipped to norm 1 *before* they are divided by the loss scale. What happens with SGD?
 
         - [x] Nearly all are clipped, then divided by the scale: the model learns almost nothing
           > The limit is meant for gradients without the scale.

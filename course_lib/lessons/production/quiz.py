@@ -126,7 +126,7 @@ QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2
     Question(id="optimizer-first", ask=Choice.read("""
         `optimizer = Adam(model.parameters())`, and then `fully_shard(model)`. What happens?
 
-        - [x] No error; the loss does not change from step to step.
+        - [x] No error; the parameters never change.
           > fully_shard replaces the parameters. The optimizer has the old ones, which get no gradients.
         - [ ] It trains, and the optimizer state is whole.
           > The old parameters never get a gradient, so there is no state at all.

@@ -39,7 +39,7 @@ def words(first: str, second: str) -> dict[str, str]:
     return {
         "x": "Replicate",
         "x W₁": "Shard" if first == OUTPUT else "Partial",
-        "GELU": "Shard" if first == OUTPUT else "Replicate",
+        "GELU": "Shard" if first == OUTPUT or second == INPUT else "Replicate",
         "y": "Shard" if second == OUTPUT else "Partial",
     }
 
@@ -51,7 +51,7 @@ def meetings(first: str, second: str) -> list[tuple[str, str, int]]:
     """
     found = []
     if first == INPUT:
-        found.append(("x W₁", "all_reduce", WIDE))  # GELU needs the sum
+        found.append(("x W₁", "all_reduce" if second == OUTPUT else "reduce_scatter", WIDE))  # GELU needs the sum
     elif second == OUTPUT:
         found.append(("GELU", "all_gather", WIDE))  # every output feature needs all input features
     return [*found, ("y", "all_gather" if second == OUTPUT else "all_reduce", WIDTH)]
@@ -110,8 +110,8 @@ def _how(name: str, word: str, first: str, second: str) -> str:
     """Return which part of a tensor a rank has and uses."""
     if not word:
         return "columns" if {"W₁": first, "W₂": second}[name] == OUTPUT else "rows"
-    if word == "Replicate":  # the next matrix may need only some of its columns
-        return "part" if {"x": first, "GELU": second}[name] == INPUT else "whole"
+    if word == "Replicate":  # W₁ may need only some of x's columns
+        return "part" if name == "x" and first == INPUT else "whole"
     return {"Partial": "summand", "Shard": "columns"}[word]
 
 
