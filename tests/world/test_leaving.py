@@ -113,6 +113,7 @@ def test_a_pulse_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
 def test_profilers_see_runs_and_ranks_also_after_one_was_stopped() -> None:
     program = """
         import cProfile
+        import sys
 
         import torch
         import torch.distributed as dist
@@ -134,7 +135,8 @@ def test_profilers_see_runs_and_ranks_also_after_one_was_stopped() -> None:
             with cProfile.Profile() as profile:
                 World(2).run(dist.get_rank)
             assert any("Run.__init__" == getattr(e.code, "co_qualname", "") for e in profile.getstats())
-            assert min(World(4).run(train)) >= 20
+            if sys.version_info < (3, 12):  # later ones have one profiler for all threads
+                assert min(World(4).run(train)) >= 20
 
         measure()
         try:
