@@ -207,6 +207,6 @@ def predict(
         choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
     """
     widget = PredictionWidget(name, question, own_progress(), unit=unit, tolerance=tolerance, choices=choices)
-    state = "not made yet" if widget.given is None else f"you predicted {widget.given}"
+    state = "run this cell to see yours" if widget.given is None else f"you predicted {widget.given}"
     display_with_text(widget, title=f"Predict: {question}", state=state)
     return widget

@@ -68,7 +68,7 @@ def test_on_day_two_each_widget_is_one_card_with_title_and_state(lesson: Page, s
         expect(cell(lesson, number).get_by_text(LOST)).to_be_hidden()
     for number in WIDGETS:
         expect(cell(lesson, number).get_by_text(GO_ON)).to_be_visible()
-    expect(cell(lesson, 2).get_by_text("Predict: What is 6 * 7? not made yet")).to_be_visible()
+    expect(cell(lesson, 2).get_by_text("Predict: What is 6 * 7? run this cell to see yours")).to_be_visible()
     expect(cell(lesson, 3).get_by_text("Exercise: Say hello by rank ✗ Not right yet.")).to_be_visible()
     cell(lesson, 3).get_by_text("As text").click()
     expect(cell(lesson, 3).get_by_text("ranks.hello: failed")).to_be_visible()

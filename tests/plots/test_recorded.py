@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,8 @@ def test_a_record_is_drawn_beside_a_simulated_rank(run: Run, tmp_path: Path, mon
     (tmp_path / "Stage3.json").write_text(json.dumps(record))
     monkeypatch.setattr(recorded, "RECORDS", tmp_path)
 
-    timeline, memory = (plot_recorded(run, "Stage3", what) for what in ("timeline", "memory"))
+    world = SimpleNamespace(run=lambda *_: run)
+    timeline, memory = (plot_recorded(world, recorded_steps, "Stage3", what) for what in ("timeline", "memory"))
 
     assert "rank on CPU, bytes in flight: " in timeline.text and "simulated rank, computed: " in timeline.text
     assert "rank on CPU: peak 36,000,000 bytes; at the end other 31 MB" in memory.text
@@ -45,6 +47,6 @@ def test_of_a_gpu_the_rows_of_the_gpu_are_recorded() -> None:
     assert spans == {"computed": [(0, 2e-6)], "in_flight": [(1e-6, 5e-6), (2e-6, 5e-6)]}
 
 
-def test_without_a_record_a_sentence_says_what_makes_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plot_recorded(run, "Stage4", "memory") is None
-    assert "waits for a record of Stage4 on a GPU. `make gpu-kit` makes one" in capsys.readouterr().out
+def test_without_a_record_a_sentence_says_so_and_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plot_recorded(None, recorded_steps, "Stage4", "memory") is None
+    assert capsys.readouterr().out == "The course has no record of Stage4 from a GPU yet: go on.\n"

@@ -58,6 +58,9 @@ def cost(brief: Mapping[str, Any], answer: Mapping[str, Any], planned: planner.P
 
 def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a decision: a key of `ADVICE`, and a sentence."""
+    if answer is None:
+        yield "form", "Your function returned None."
+        return
     absent = [name for name in ("cluster", *CHOICE, *NUMBERS) if not isinstance(answer, dict) or name not in answer]
     if absent:
         yield "form", f"Your answer does not contain {', '.join(absent)}."

@@ -97,6 +97,11 @@ exercise.edit("one-receiver", {"for peer in range(world_size):\nif peer != src:\
     Rank `src` sends to one rank only. That is enough in a world of two, and not in a larger one.
     Next: send to every other rank, in a loop.""")
 
+exercise.edit("to-the-rank-above", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
+    "dist.send(tensor, dst=src + 1)"}, """
+    Rank `src` sends to rank `src + 1` only. There is no such rank if `src` is the last, and no other rank receives.
+    Next: send to every other rank, in a loop.""")
+
 
 @exercise.variant
 def all_at_once(tensor: torch.Tensor, src: int) -> None:

@@ -63,6 +63,11 @@ exercise.edit("no-f", {'f"': '"'}, """
     The braces appear in your sentence as they are. Python replaces them only in an f-string.
     Next: put an f before the quotation mark: f"rank {...}".""")
 
+exercise.edit("no-f-and-no-braces", {'f"': '"', "{dist.get_rank()}": "dist.get_rank()",
+    "{dist.get_world_size()}": "dist.get_world_size()"}, """
+    Your sentence contains the names of the two functions: Python does not call a function inside quotation marks.
+    Next: put an f before the quotation mark, and each call in braces: f"rank {...}".""")
+
 
 @exercise.variant
 def with_format() -> str:

@@ -1,7 +1,7 @@
 """What the GPU kit has recorded of a rank on a GPU, drawn beside a simulated rank of the same program."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from itertools import pairwise
 from types import SimpleNamespace
@@ -19,18 +19,21 @@ RECORDS = files("course_lib.data") / "recorded"
 """A file for each engine, which `benchmarks.gpu.engines.record` writes."""
 
 
-def plot_recorded(run: Any, engine: str, what: str) -> Picture | None:
-    """Return a figure of rank 0 of `run`, and of rank 0 in the record of `engine`. Print a sentence if there is none.
+def plot_recorded(world: Any, steps: Callable[[str], None], engine: str, what: str) -> Picture | None:
+    """Run two steps, and return a figure of rank 0, and of rank 0 in the record of `engine`.
+
+    Without a record, print a sentence and run nothing.
 
     Args:
-        run: of two ranks that ran `production.recorded_steps(engine)`.
+        world: of two ranks.
+        steps: `production.recorded_steps`.
         what: "timeline", or "memory": what CUDA's allocator held.
     """
     file = RECORDS / f"{engine}.json"
     if not file.is_file():
-        print(f"This picture waits for a record of {engine} on a GPU. `make gpu-kit` makes one: see docs/gpu.md.")
+        print(f"The course has no record of {engine} from a GPU yet: go on.")
         return None
-    record = json.loads(file.read_text())
+    record, run = json.loads(file.read_text()), world.run(steps, engine)
     titles = ("simulated rank", f"rank on {record['card']}")
     if what == "memory":
         return plot_memory([run.memory[0], _memory(record["held_bytes"])], titles)

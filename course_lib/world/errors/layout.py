@@ -119,6 +119,8 @@ def _of_results(results: Sequence[Any], known: Known) -> Iterator[tuple[str, Row
         after = _layout(side, _known_to_all(side, known))
         shown = grouped({rank: str(_held(sums)) for rank, sums in side.items()})
         remark = "← differs: " + " | ".join(who(ranks) for ranks, _ in shown) if after == "Varying" else ""
+        if remark and len(shown) == len(results) > 2:
+            remark = "← differs on every rank"
         yield "returned", (name, "", after, remark)
     for name, texts in numbers.items():
         shown = grouped(texts)

@@ -56,7 +56,7 @@ def test_right_data_parallel_has_no_arrow(local_world) -> None:
 def test_a_missing_reduction_is_found_at_its_parameter(local_world) -> None:
     run = local_world(3, replay=True).run(trains, forgets="weight")
     assert rows(run)[1:] == [
-        ("returned", "weight", "", "Varying    ← differs: rank 0 | rank 1 | rank 2"),
+        ("returned", "weight", "", "Varying    ← differs on every rank"),
         ("returned", "bias", "", "Replicate"),
     ]
 
