@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import CourseError
 from ..errors.exit_status import machine_lost
 from ..processes.placement import Machine
+from ..processes.protocol import send
 from ..processes.worker_handle import Process, WorkerHandle
 from ..rank_threads import interrupts
 
@@ -66,7 +67,7 @@ class RemoteMachine:
     def spawn(self, number: int) -> list[WorkerHandle]:
         """Start workers; raise a CourseError if the machine cannot."""
         with self._talking():
-            self.connection.send(("spawn", (number,)))
+            send(self.connection, ("spawn", (number,)))
             connections = [self._connect() for _ in range(2 * number)]
             pids = self._answer()
         pairs = zip(connections[::2], connections[1::2], pids, strict=True)
@@ -75,7 +76,7 @@ class RemoteMachine:
     def ask(self, request: str, *arguments: Any) -> Any:
         """Call a method of the host, and return its result; raise a CourseError if the machine is lost."""
         with self._talking():
-            self.connection.send((request, arguments))
+            send(self.connection, (request, arguments))
             return self._answer()
 
     def update(self) -> None:
