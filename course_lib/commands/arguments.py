@@ -12,6 +12,10 @@ from typing import Any
 from ..planner import HARDWARE, MODELS, Settings
 from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, written
 
+ALSO = {"batch": ["--batch-size", "--micro-batch-size"], "sequence": ["--context", "--seq-len", "--seqlen"],
+        "stage": ["--zero", "--zero-stage"]}  # fmt: skip
+"""Options of other programs, which `--help` does not list."""
+
 QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"
   Does it fit, what is the peak, when? How fast?     --gpus 64 --gpu h100
@@ -95,6 +99,8 @@ def add_plan_arguments(parser: Any) -> None:
         help = f"{' '.join(line.split()).rstrip('.')} ({written(USUAL.get(name, field.default))})".replace("%", "%%")
         flags = [flag(name), *([SHORT[name]] if name in SHORT else [])]
         known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
+        if name in ALSO:
+            parser.add_argument(*ALSO[name], dest=name, action="append", help=argparse.SUPPRESS)
 
 
 def whole(text: str) -> int:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import product
 from math import inf
@@ -14,7 +15,7 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan
-from ..planner.explain import ASSUMED
+from ..planner.explain import ASSUMED, band
 from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
 from ..planner.training.checks import PlanError
 
@@ -89,10 +90,11 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])", name, re.IGNORECASE):
         return {"params": number("--params", name)}, ["--params", name]
     plain = {_plain(text): key for key, model in MODELS.items() for text in (key, model.name)}
-    shape = re.sub(r"(hf|instruct|chat|base|v0\.?\d)*$", "", _plain(name))  # other weights of the same shape
+    shape = re.sub(r"^meta|(hf|instruct|chat|base|v0\.?\d)*$", "", _plain(name))  # other weights of the same shape
+    shape = "llama370b" if shape == "llama3370b" else shape
     if shape not in plain:
-        close = get_close_matches(shape, plain, n=1)
-        hint = f" The nearest by name is {plain[close[0]]}." if close else ""
+        close = max(get_close_matches(shape, plain, n=5), key=lambda one: one[:6] == shape[:6], default=None)
+        hint = f" The nearest by name is {plain[close]}." if close else ""
         raise CourseError(f"{name}: there is no model of this name.{hint} For any other, give --config config.json, or "
                           "the number of parameters, such as 7b. --help lists the names.")  # fmt: skip
     return {"model": plain[shape]}, [name]
@@ -135,16 +137,17 @@ def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: 
 
 def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Hardware) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("", "peak", "sent", *planner.COSTS)]
-    refusals = []
+    shown, refusals = list[tuple[Plan, Hardware]](), []
     for values in product(*twice.values()):
         chosen = dict(zip(twice, values, strict=True))
         try:
             one = planner.plan(**what, **settings | chosen)
             held = planner.size(one.peak_bytes), planner.size(one.sent_bytes)
             rows.append((" ".join(flags(chosen)), *held, *planner.costs(one, machine)))
+            shown.append((one, machine))
         except CourseError as refusal:
             refusals.append(f"{' '.join(flags(chosen))}: {as_options(str(refusal))}")
-    yield from (planner.aligned(rows), *refusals)
+    yield from (planner.aligned(rows), *band(*shown), *refusals)
 
 
 def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
@@ -155,4 +158,9 @@ def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
         if longest:
             yield f"The longest sequence that fits has {longest} tokens."
     ranks = planner.fewest_ranks(planned, machine)
-    yield f"It needs {planner.count(ranks, 'GPU')} or more." if ranks else "More GPUs do not help."
+    if ranks:
+        yield f"It needs {planner.count(ranks, 'GPU')} or more."
+    else:
+        less = replace(planned, settings=replace(planned.settings, checkpointing="full"))
+        full = "--checkpointing full, or " if planner.fewest_ranks(less, machine) else ""
+        yield f"More GPUs do not help. Try {full}--fit."

@@ -76,6 +76,11 @@ def header(plan: Plan) -> Iterator[str]:
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
     if plan.settings.frozen != "bf16" and not plan.settings.partly_frozen:
         yield f"frozen={plan.settings.frozen} changes nothing: all is trained. Give lora_rank or trainable as well."
+    chunks, stages = plan.settings.model_chunks, plan.settings.pipeline_parallel
+    if chunks > 1 == stages:
+        yield f"model_chunks={chunks} changes nothing: there is one stage. Give pipeline_parallel as well."
+    elif chunks > 1 and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
+        yield f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM refuses this."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
     elif known is None:
@@ -96,9 +101,11 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     kept = f"With the gaps that torch leaves, it takes {size(plan.reserved_bytes)} on the device."
     yield f"{kept}{host} Each rank sends {size(plan.sent_bytes)} in a step."
     rows: list[tuple[str, ...]] = [("on", *COSTS)]
+    shown: list[tuple[Plan, Hardware]] = []
     for name, machine in [(one.name, one) for one in machines] or HARDWARE.items():
         try:
             rows.append((name, *costs(plan, machine)))
+            shown.append((plan, machine))
         except PlanError:  # the ranks do not fit its nodes
             if machines:
                 raise
@@ -108,16 +115,31 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
         short, where = shortage(plan, machine)
         if short > 0:
             yield f"It {verdict(plan, machine)}: {size(short)} short on rank 0, {where}."
-        yield from band(plan, machine)
+    yield from band(*shown)
 
 
-def band(plan: Plan, machine: Hardware) -> Iterator[str]:
-    """Yield a sentence on how far published seconds are from planned ones, where it is known to be far."""
-    if (known := plan.model.transformer) and known.experts:
-        yield "Published runs with experts took 0.6 to 2.6 times the planned seconds: see docs/validation.md."
-    elif machine.switch and machine.achievable == HARDWARE["h100"].achievable:
-        later = duration(plan.step_seconds(replace(machine, **RATES_OF_2025)))
-        yield f"Its seconds are those of software of 2023. With that of 2025 and full power, a step may take {later}."
+def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
+    """Yield sentences on how far published seconds are from those of these plans, where they are known to be far."""
+    far, later = dict[str, None](), list[tuple[float, float]]()
+    for plan, machine in shown:
+        known = plan.model.transformer
+        if known and known.experts:
+            far["Published runs with experts took 0.6 to 2.6 times the planned seconds: see docs/validation.md."] = None
+        elif plan.settings.offload:
+            far["Published steps with offload took about 3 times the planned seconds: Adam on a CPU is slower."] = None
+        elif plan.settings.engine == "torch" and machine.fast_flops == HARDWARE["b200"].fast_flops:
+            far["Published runs of PyTorch on B200 took 1.7 times the planned seconds: see docs/validation.md."] = None
+        elif machine.switch and machine.achievable == HARDWARE["h100"].achievable:
+            later.append((plan.step_seconds(replace(machine, **RATES_OF_2025)), plan.step_seconds(machine)))
+    yield from far
+    if len(later) == 1:
+        taken = duration(later[0][0])
+        yield f"Its seconds are those of software of 2023. With that of 2025 and full power, a step may take {taken}."
+    elif later:
+        shares = sorted(f"{new / old:.2f}" for new, old in later)
+        taken = " to ".join(dict.fromkeys((shares[0], shares[-1])))
+        yield ("Seconds on H100 and newer GPUs are those of software of 2023. With that of 2025 and full power, steps "
+               f"may take {taken} times as long.")  # fmt: skip
 
 
 def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:

@@ -160,7 +160,9 @@ class Plan:
     def explain(self, hardware: str | Hardware | None = None) -> str:
         """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
         lines = [*explain.header(self), *explain.memory(self), *explain.traffic(self)]
-        return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
+        if hardware is not None:
+            lines += [*explain.time(self, named(hardware)), *explain.band((self, named(hardware)))]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return "\n\n".join(explain.page(self))

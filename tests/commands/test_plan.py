@@ -44,7 +44,7 @@ def test_it_prints_the_plan_of_the_settings(course) -> None:  # type: ignore[no-
     assert f"micro-batch that fits has {planner.largest_batch(planned, 'h100-infiniband')} sequences." in text
     assert f"sequence that fits has {planner.longest_sequence(planned, 'h100-infiniband')} tokens." in text
     assert f"It needs {planner.fewest_ranks(planned, 'h100-infiniband')} GPUs or more." in text
-    assert "software of 2023" in text and "software of 2023" not in course("gpt2 --gpu a100")
+    assert "software of 2023" in course("gpt2") and "software of 2023" not in course("gpt2 --gpu a100")
     assert "all_gather" not in text
 
 
@@ -69,9 +69,28 @@ def test_why_explains_every_part(course) -> None:  # type: ignore[no-untyped-def
     assert "inside of the feed-forward layer" in text
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "Llama 3.1 8B", "meta-llama/Llama-3.1-8B", "llama_3_8b"])
+@pytest.mark.parametrize(
+    "name", ["llama3-8b", "Llama 3.1 8B", "meta-llama/Llama-3.1-8B", "llama_3_8b", "meta-llama/Meta-Llama-3-8B"]
+)
 def test_names_may_be_written_as_elsewhere(course, name: str) -> None:  # type: ignore[no-untyped-def]
     assert "Llama 3.1 8B: 8,030,261,248 parameters" in course(f"'{name}'")
+
+
+def test_models_of_one_shape_have_one_plan_and_the_nearest_begins_alike(course) -> None:  # type: ignore[no-untyped-def]
+    assert "Llama 3.1 70B: 70,553,706,496 parameters" in course("meta-llama/Llama-3.3-70B-Instruct --gpus 64")
+    assert "The nearest by name is llama3-8b." in course("llama3.2-3b", code=1)
+
+
+def test_options_of_other_programs_are_read(course) -> None:  # type: ignore[no-untyped-def]
+    other = course("gpt2 --gpus 8 --batch-size 4 --seq-len 512 --zero 2")
+    assert other == course("gpt2 --gpus 8 --batch 4 --sequence 512 --stage 2")
+    assert other == course("gpt2 --gpus 8 --batch 4 --context 512 --stage 2")
+
+
+def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignore[no-untyped-def]
+    given = "llama3-70b --gpus 64 --sequence 16384"
+    assert "More GPUs do not help. Try --checkpointing full, or --fit." in course(given)
+    assert "More GPUs do not help. Try --fit." in course("llama-405b --gpus 8 --stage 0 --checkpointing full")
 
 
 @pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "--params 7e9", "--params 7b"])
@@ -116,6 +135,7 @@ def test_a_setting_given_twice_is_compared(course) -> None:  # type: ignore[no-u
 def test_what_does_not_go_together_is_left_out_and_said(course) -> None:  # type: ignore[no-untyped-def]
     text = course("llama3-8b --stage 0 --stage 3 --offload none --offload optimizer")
 
+    assert "with offload took about 3 times" in text and "steps may take 0.7" in text
     assert sum(line.startswith("--stage") and " fit" in line for line in text.splitlines()) == 3
     assert "--stage 0 --offload optimizer: --offload optimizer with --stage 0: a rank moves its own shard" in text
 

@@ -42,6 +42,16 @@ LING = QWEN3_MOE | {
 }  # fmt: skip
 
 
+def test_gemma_3s_file_leaves_out_what_is_transformers_default() -> None:
+    """Of 4B: the Hub's file has no vocabulary, context or heads. 2,560 x 262,208 are the embedding."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024}  # fmt: skip
+    model = Transformer.from_config({"model_type": "gemma3", "text_config": text, "vision_config": {}})
+
+    assert (model.vocab, model.context, model.heads, model.kv_heads, model.head_size) == (262208, 131072, 8, 4, 256)
+    assert plan(model=model).model.params == pytest.approx(3_880_263_168, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("config", "window", "layers"),
     [
@@ -52,11 +62,14 @@ LING = QWEN3_MOE | {
     ],
 )  # fmt: skip
 def test_layers_with_a_window_see_fewer_tokens(config: dict[str, Any], window: int, layers: int) -> None:
-    """A window of 64 tokens counts as 128 of a whole sequence, whose masked half is counted."""
+    """Twice the tokens that the mask leaves on average, as a whole sequence counts with the half that it discards."""
     model = Transformer.from_config(config)
 
     assert (model.window, model.windowed_layers) == (window, layers)
-    assert model.seen(1024) == 1024 - layers / model.layers * (1024 - 128) and model.seen(100) == 100
+    for sequence in (50, 64, 128, 1024):
+        left = sum(min(token, window or sequence) - 0.5 for token in range(1, sequence + 1))
+        seen = 2 * left / sequence * layers / model.layers + sequence * (1 - layers / model.layers)
+        assert model.seen(sequence) == pytest.approx(seen, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +138,10 @@ def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:
         ([], "config.json: it has no keys"),
         (LLAMA | {"hidden_size": "4096"}, "hidden_size='4096': it has to be a whole number"),
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: it has to be a whole number, from 0 to"),
-        (MIXTRAL | {"intermediate_size": [1, 2]}, r"intermediate_size=\[1, 2\]: it has to be a whole number"),
+        (
+            MIXTRAL | {"intermediate_size": [2] * 99},
+            r"intermediate_size=\[2, 2, 2, 2, 2, 2, ...\]: it has to be a whole",
+        ),
         (MIXTRAL | {"num_experts_per_tok": None}, "config.json of mixtral: without num_experts_per_tok"),
         (MIXTRAL | {"mamba_d_state": 16, "model_type": "jamba"}, "jamba: mamba_d_state describes layers that"),
         ({"text_config": MIXTRAL | {"intermediate_size_mlp": 16384}}, "intermediate_size_mlp describes layers that"),

@@ -71,6 +71,27 @@ def test_of_one_machine_it_says_what_does_not_fit() -> None:
         list(page(plan(**GIVEN | {"world_size": 64}), HARDWARE["h100"]))
 
 
+EXPERTS, OFFLOAD = "took 0.6 to 2.6 times the planned seconds", "with offload took about 3 times"
+
+
+def test_wherever_seconds_are_shown_it_says_how_far_published_ones_are() -> None:
+    known = plan(**GIVEN)
+    given = GIVEN | {"model": "qwen3-30b-a3b"}
+    later = duration(known.step_seconds(replace(HARDWARE["h100"], achievable=0.75, attention=0.6)))
+
+    assert f"a step may take {later}." in known.explain("h100") and "2025" not in known.explain("a100")
+    assert "With that of 2025 and full power, steps may take 0.98 times as long." in repr(known)
+    for text in (
+        repr(plan(**given)),
+        plan(**given).explain("a100"),
+        plan(**given, offload=["optimizer"]).explain("h100"),
+    ):
+        assert EXPERTS in text and "2025" not in text
+    assert OFFLOAD in plan(**GIVEN, offload=["optimizer"]).explain("a100")
+    assert "PyTorch on B200 took 1.7 times" in plan(**GIVEN, engine="torch").explain("b200")
+    assert "\n".join(page(known, HARDWARE["a100"])).count("planned seconds") == 0
+
+
 def test_the_same_is_a_card_in_a_notebook() -> None:
     planned = plan(params=7.5e9, world_size=64, stage=2, offload=["optimizer"])
     card = planned._repr_html_()
@@ -108,6 +129,17 @@ def test_of_experts_it_names_the_parameters_that_compute_a_token() -> None:
     active = planned.model.params - 6 * 3 * 4096 * 14336 * 32
 
     assert f"{planned.model.params:,} parameters, {active:,} for each token; stage 3 on 8 ranks, EP 4," in repr(planned)
+
+
+def test_it_says_which_pieces_of_a_pipeline_do_not_exist() -> None:
+    def head(stages: int, chunks: int) -> str:
+        return repr(
+            plan(model="llama3-8b", world_size=8, pipeline_parallel=stages, model_chunks=chunks, micro_batches=8)
+        )
+
+    assert "model_chunks=3 changes nothing: there is one stage." in head(1, 3)
+    assert "32 layers do not divide into 4 x 3 pieces: Megatron-LM refuses this." in head(4, 3)
+    assert "pieces:" not in head(4, 2) + head(1, 1) and "changes nothing" not in head(4, 2) + head(1, 1)
 
 
 def test_units_of_frozen_parameters_are_as_wide_as_they_are_kept() -> None:

@@ -61,7 +61,8 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"engine": "torch", "stage": 0, "precision": "mixed"},
             "engine='torch' with precision='mixed' and stage=0: DistributedDataParallel keeps no fp32 "
-            "masters. Choose precision='fp32', stage=3, or another engine.",
+            "masters. Autocast over fp32 parameters is not planned: see docs/limits.md. Choose precision='fp32', "
+            "stage=3, or another engine.",
         ),
         (
             {"engine": "zero", "precision": "bf16"},

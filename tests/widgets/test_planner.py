@@ -197,6 +197,11 @@ def test_a_bad_value_in_an_address_gets_a_line_and_the_first_value(query: str, l
     assert planner.now == Shown(plan(**FIRST | {"stage": 1}), HARDWARE["h100"])
 
 
+def test_it_says_how_far_published_seconds_are() -> None:
+    assert "0.6 to 2.6 times" in shown(Planner(), "model=qwen3-30b-a3b&world_size=8&expert_parallel=8")["verdict"]
+    assert "2025" in Planner().verdict and "2025" not in shown(Planner(), "stage=2&engine=torch")["verdict"]
+
+
 def test_hostile_text_is_shown_as_text() -> None:
     hostile = "<img src=x onerror=alert(1)>\"'&"
     planner = Planner()

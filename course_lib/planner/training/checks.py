@@ -1,6 +1,7 @@
 """Checks of the planner's arguments, so that every refusal reads the same; a search; the rows of a table."""
 
 import csv
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,7 +32,7 @@ def whole(what: str, value: object, least: int = 1, most: int | None = None) -> 
         number = isinstance(value, int | float) and not isinstance(value, bool)
         nearest = most if number and most is not None and value > most else least  # type: ignore[operator]
         hint = f" Try {what}={nearest}." if number else ""
-        raise PlanError(f"{what}={value!r}: it has to be a whole number, {limits}.{hint}")
+        raise PlanError(f"{what}={reprlib.repr(value)}: it has to be a whole number, {limits}.{hint}")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

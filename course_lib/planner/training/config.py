@@ -25,6 +25,13 @@ _PLAIN = ("gpt2", "gpt_neox", "phi", "starcoder2", "nemotron", "apertus", "arcee
 _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 _BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
 _NORMED = ("qwen3", "qwen3_moe")  # norms of queries and of keys
+_GEMMA3 = {
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+}  # transformers' defaults, which the files of Gemma 3 leave out
 _TOWERS = ("vision_config", "audio_config")  # beside the decoder: they are not counted
 _UNKNOWN = (
     "kv_lora_rank", "q_lora_rank",  # latent attention: DeepSeek
@@ -54,6 +61,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         for key in _NUMBERS if config.get(key) is not None
     }}  # fmt: skip
     kind = config.get("model_type", "")
+    if kind == "gemma3_text":
+        config = _GEMMA3 | config
     # A file leaves out what is transformers' default: True, or of a model inside another, that model's.
     tied = "text_config" not in file or kind in _GATED_GELU
     tied = config.get("tie_word_embeddings", file.get("tie_word_embeddings", tied))

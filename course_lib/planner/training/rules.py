@@ -85,7 +85,8 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
     if settings.engine == "torch":
         yield stage != 1 or experts == 1, "engine with expert_parallel", f"{alike}, {other}"
         yield (stage > 1 or not settings.policy.master, "engine with precision and stage",
-               f"DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3, {other}")
+               f"DistributedDataParallel keeps no fp32 masters. Autocast over fp32 parameters is not planned: see "
+               f"docs/limits.md. Choose precision='fp32', stage=3, {other}")
         yield (stage != 2, "engine with stage",
                f"torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3, {other}")
         yield (stage != 1 or settings.shards == ranks, "engine with stage and shard_size",

@@ -140,9 +140,9 @@ class Transformer:
     def seen(self, sequence: int) -> float:
         """Return the tokens that attention of a layer is counted over for each token, on average over the layers.
 
-        Of a whole sequence the mask discards half, of a window hardly anything: so a window counts twice.
+        What the mask discards is counted, of a window too: pairs of tokens that are further apart are not.
         """
-        discarded = max(0, sequence - 2 * self.window)
+        discarded = max(0, sequence - self.window) ** 2 / sequence
         return sequence - discarded * self.windowed_layers / self.layers
 
     def layer_flops(self, sequence: int, capacity: float = 1) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ...planner import HARDWARE, shortage, size, verdict
+from ...planner.explain import band
 from .drawing import Shown, drawing, ends
 from .fields import START, address, call, command, entry, form, planned, value
 
@@ -83,8 +84,9 @@ class Planner:
 
     @property
     def verdict(self) -> str:
-        """Whether the plan fits, as HTML, and what was wrong with an address."""
+        """Whether the plan fits, as HTML, what was wrong with an address, and how far its seconds may be off."""
         tone, word, text = "wrong", "✗ Cannot be planned", self.refusal
+        cautions: list[str] = []
         if not self.refusal and self.now:
             plan, machine = self.now
             fits, short = verdict(plan, machine), shortage(plan, machine)[0]
@@ -93,8 +95,9 @@ class Planner:
             text = f"Rank 0 holds at most {size(plan.peak_bytes)} of {size(machine.memory_bytes)}, {plan.peak_moment}."
             if short > 0:
                 text = f"{size(short)} short on rank 0, for a peak of {size(plan.peak_bytes)}."
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        return f'{notes}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>'
+            cautions = [*band((plan, machine))]
+        before, after = ("".join(f"<p>{escape(one)}</p>" for one in lines) for lines in (self.notes, cautions))
+        return f'{before}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>{after}'
 
     @property
     def drawing(self) -> str:
