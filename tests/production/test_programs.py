@@ -17,7 +17,7 @@ line 85, in main:  train_epoch(model, loader, optimizer, device)
   rank 1 called barrier #1 at finetune.py line 88, in main:  dist.barrier()
   rank 1 called all_reduce at finetune.py line 59 only 11 times
 Next: look for a shorter loop on rank 1 or a longer one on rank 0, or an `if`, a `continue`, a `return` or an `except` \
-in the loop.
+in the loop. Or rank 0 went on to the next round of a loop without the call at finetune.py line 88.
 """
 
 
