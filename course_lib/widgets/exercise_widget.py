@@ -1,6 +1,6 @@
 """The widget below an exercise's cell: the progress of the check, its result, and the hints.
 
-It shows an `Attempt`. Hints and the solution stay in Python until the learner asks for them.
+It shows an `Attempt`. The task is folded. Hints and the solution stay in Python until the learner asks for them.
 """
 
 import _thread
@@ -124,7 +124,8 @@ class ExerciseWidget(VBox):
         latest = f'<div role="alert">{shown[-1]}</div>' if shown else ""
         over = self.attempt.passed or len(taken) == len(ladder)
         more = "" if over else button(_label(len(taken) + 1, len(ladder), show=True), "hint")
-        self.hints.value = earlier + latest + more
+        task = details("The task in full", markup(self.attempt.exercise.task))
+        self.hints.value = task + earlier + latest + more
 
 
 def _after_a_pass(attempt: Attempt) -> str:

@@ -1,4 +1,4 @@
-"""Whether checks are fair: nothing is asked for that a task does not say, and no time is blamed on a learner."""
+"""Whether checks are fair: nothing is asked for that the cell does not say, and no time is blamed on a learner."""
 
 import inspect
 import re
@@ -36,11 +36,12 @@ def required(exercise: Exercise) -> list[str]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_task_names_what_its_rules_ask_for(name: str) -> None:
+def test_a_cell_names_what_its_rules_ask_for(name: str) -> None:
     exercise = get(name)
-    task = f"{exercise.task} {exercise.reference.__doc__}".lower().replace("-", "_")
 
-    assert [word for word in required(exercise) if word not in task] == []
+    cell = exercise.cell.lower().replace("-", "_")
+
+    assert [word for word in required(exercise) if word not in cell] == []
 
 
 @pytest.mark.parametrize("name", ["production.make_zero3", "zero2.reduce_during_backward"])

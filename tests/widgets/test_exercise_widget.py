@@ -54,6 +54,7 @@ def test_a_right_solution_is_told_in_word_and_shape_and_explained(tried: Tried) 
     assert "A sum over <code>world_size</code> ranks" in widget.findings.value
     assert widget.attempt.returned is right
     assert "button" not in widget.hints.value
+    assert markup(MEAN.task) in widget.hints.value
 
 
 def test_a_pass_shows_the_hints_and_a_different_way_and_counts_no_hint(

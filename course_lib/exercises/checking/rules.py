@@ -1,7 +1,8 @@
 """Rules: requirements besides equal results, on the calls that a solution makes and the bytes that it holds.
 
 A rule is a function of a `Trial` that yields a `Finding` for each violation. The functions here make the rules of most
-exercises; a lesson file may define its own. What a rule asks for stands in the exercise's task, by name and number.
+exercises; a lesson file may define its own. What a rule asks for stands in the docstring of the exercise's cell, by
+name and number.
 
     rules=(only_calls("send", "recv"), at_most("send", 1))
 

@@ -48,9 +48,9 @@ exercise = Exercise("activations.bus_bytes", title="What crosses the bus", draw=
 def bus_bytes(units: list[int], kept: list[bool], world_size: int, everything: bool) -> dict[str, int]:
     """Return the bytes that cross the bus of one GPU in a step: "to the GPU" and "to the host".
 
-    Unit k has units[k] elements; if kept[k], it stays whole from forward to backward. `everything`:
-    fp32 shards of parameters and gradients live on the host. Without it, only the optimizer does, and
-    gradients and updated parameters cross in 16 bits.
+    Unit k has units[k] elements, which the ranks divide evenly; if kept[k], it stays whole from
+    forward to backward. `everything`: fp32 shards of parameters and gradients live on the host.
+    Without it, only the optimizer does, and gradients and updated parameters cross in 16 bits.
     """
     shards = [numel // world_size for numel in units]
     if not everything:

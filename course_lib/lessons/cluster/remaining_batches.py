@@ -100,6 +100,10 @@ exercise.edit("counts-all-ranks", {"len(sampler) // batch_size": "len(dataset) /
     You count the steps of an epoch by the examples of all ranks. A step takes a batch on each rank, so an epoch has
     fewer. Next: count with the examples of this rank.""")
 
+exercise.edit("unshuffled", {"drop_last=True": "drop_last=True, shuffle=False"}, """
+    Your sampler does not shuffle. The run that was stopped did: `DistributedSampler` shuffles unless it is told not to.
+    Next: make the sampler as the run made it.""")
+
 exercise.edit("everyone-takes-all", {"list(sampler)": "list(range(len(sampler)))"}, """
     Every rank takes the same examples, the first ones, in their order. Next: iterate over the sampler: it shuffles, and
     gives each rank its own share.""")

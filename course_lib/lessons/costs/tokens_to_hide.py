@@ -83,6 +83,10 @@ exercise.edit("all-reduced-gradients", {"(2 + grad_bytes)": "(2 + 2 * grad_bytes
     You count the gradients twice, as in an all-reduce. Under stage 3 a rank needs only its shard of the sum, so one
     reduce-scatter is enough. Next: count the gradients once.""")
 
+exercise.edit("share-of-the-peak", {"seconds_per_byte = (": "flops *= 0.56\nseconds_per_byte = ("}, """
+    You count with 56 % of `flops`. Here `flops` is what a rank computes in a second, not the peak of its GPU.
+    Next: use `flops` as it is.""")
+
 exercise.edit("upside-down", {"2 * seconds_per_byte / (2 / flops)": "2 / flops / (2 * seconds_per_byte)",
     "(2 + grad_bytes) * seconds_per_byte / (4 / flops)": "4 / flops / ((2 + grad_bytes) * seconds_per_byte)"}, """
     You divide the computing by the communication. Computing has to be long enough to hide it. Next: divide the seconds

@@ -39,11 +39,18 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def model_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]:
-    before = list(model.parameters())
+    before, memory = list(model.parameters()), _addresses(model)
     solution(model)
     kept = all(param is was for param, was in zip(model.parameters(), before, strict=True))
     values = {name: values.detach() for name, values in [*model.named_parameters(), *model.named_buffers()]}
-    return values | {"the parameters are still the same objects": kept}
+    return values | {
+        "the parameters are still the same objects": kept,
+        "parameters and buffers are still in the same memory": _addresses(model) == memory,
+    }
+
+
+def _addresses(model: nn.Module) -> list[int]:
+    return [tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]]
 
 
 exercise = Exercise("data_parallel.broadcast_model", title="Start alike", draw=draw, trial=model_afterwards,
@@ -104,6 +111,13 @@ exercise.edit("averages", {"for tensor in [*model.parameters(), *model.buffers()
     The parameters are the average of all ranks' models. They are equal everywhere, but an average of random values is
     smaller than each of them, because independent values partly cancel. Next: use the collective that copies one
     rank's tensor to all.""")
+
+
+exercise.edit("into-new-memory", {"dist.broadcast(tensor.detach(), src=0)":
+    "values = tensor.detach().clone()\ndist.broadcast(values, src=0)\ntensor.data = values"}, """
+    The values are right, but each tensor now has new memory. Something else may use the old memory: in ZeRO, parameters
+    are views of one flat tensor, and an assignment to `data` cuts them off from it.
+    Next: write into the memory that the tensors have.""")
 
 
 @exercise.mistake

@@ -120,6 +120,12 @@ exercise.edit("reduces-the-loss", {"dist.all": "dist.all_reduce(total)\ndist.all
     rank's gradient is the one of its own tokens, and the engine divides their sum by the number of ranks.
     Next: all-reduce only the count, and multiply this rank's own sum by the world size.""")
 
+exercise.edit("gradient-of-the-sum", {f"return {SCALED}": "mean = total.detach().clone()\ndist.all_reduce(mean)\n"
+    "return total - total.detach() + mean / tokens"}, """
+    The value of your loss is right, but only the sum of this rank's losses has a gradient, and nothing divides it. What
+    you detach changes the value and not the gradient.
+    Next: scale the sum that has a gradient.""")
+
 exercise.edit("sum-of-this-rank", {COUNT: "", SCALED: "total"}, """
     You return the sum of this rank's losses. A rank with more tokens then has a longer gradient, and so has a longer
     text. Next: by which number must the sum of all ranks' losses be divided, and how does a rank learn this number?""")

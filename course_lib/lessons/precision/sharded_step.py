@@ -74,7 +74,7 @@ def sharded_step(
     `flat_param`, which is updated in place, and `flat_grad`, this rank's gradient, are in bf16. Both
     have the shape [padded_numel]: they are as long as all shards together. Gradients are averaged in
     fp32, and parameters travel in bf16. `optimizer` updates `master`. Afterwards `master` has no
-    gradient.
+    gradient. Send no more bytes than one reduce-scatter in fp32 and one all-gather in bf16.
     """
     master.grad = torch.empty_like(master)
     dist.reduce_scatter_single(master.grad, flat_grad.float() / dist.get_world_size())

@@ -88,7 +88,7 @@ def unscale(shards: list[nn.Parameter], scale: float) -> bool:
     """Divide the gradients by `scale`, in place; return whether all gradients of all ranks are finite.
 
     `shards` are this rank's; a gradient may be None. If any gradient is not finite, the gradients are
-    not used again, and may have any value.
+    not used again, and may have any value. Use at most one all-reduce.
     """
     grads = [shard.grad for shard in shards if shard.grad is not None]
     for grad in grads:

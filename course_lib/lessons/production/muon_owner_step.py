@@ -85,7 +85,8 @@ def muon_owner_step(
     """Subtract `lr` times the orthogonal gradient from each matrix, of which this rank has some rows.
 
     `grads` are the same rows of the averaged gradients. Only rank `owners[k]` calls `orthogonal` for
-    matrix k, on the whole gradient. All ranks have equally many rows of a matrix.
+    matrix k, on the whole gradient. All ranks have equally many rows of a matrix. Use only
+    `dist.gather` and `dist.scatter`.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for shard, grad, owner in zip(shards, grads, owners, strict=True):

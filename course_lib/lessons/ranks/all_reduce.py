@@ -57,6 +57,7 @@ def all_reduce(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of `tensor` over all ranks, in its shape, on every rank.
 
     `tensor` has the same shape on every rank, any number of elements, and keeps its values.
+    Use only send and recv, and send no more than your ring reduce-scatter and ring all-gather do.
     """
     flat = tensor.flatten()
     padding = -flat.numel() % dist.get_world_size()

@@ -50,7 +50,7 @@ exercise = Exercise("ranks.repair_exchange", title="Repair: every rank sends fir
 def pass_right(tensor: torch.Tensor) -> torch.Tensor:
     """Give `tensor` to the next rank of the ring, and return what the previous rank gave.
 
-    For two ranks and more.
+    For two ranks and more. Use only messages: send, recv, isend, irecv.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % world_size, (rank - 1) % world_size

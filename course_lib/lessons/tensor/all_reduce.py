@@ -70,7 +70,10 @@ exercise = Exercise("tensor.all_reduce", title="Out of the layer", draw=draw, tr
 
 @exercise
 def all_reduce(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all ranks' `x`. Backward hands the sum's gradient to each rank."""
+    """Return the sum of all ranks' `x`. Backward hands the sum's gradient to each rank.
+
+    Use one all-reduce, and no other call.
+    """
 
     class AllReduce(torch.autograd.Function):
         @staticmethod

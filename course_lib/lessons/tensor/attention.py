@@ -73,6 +73,7 @@ def attention(x: torch.Tensor, fused: torch.Tensor, out: torch.Tensor, heads: in
     fused: [3 * width, width], the weights of query, key and value, one below the other.
     out: [width, width], the weight of the output layer.
     All are whole, and the same on every rank. This rank computes `heads / N` heads.
+    Use two all-reduces, one in forward and one in backward, and no other call.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     x = copy(x)

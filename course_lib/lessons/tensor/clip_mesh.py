@@ -98,6 +98,7 @@ def clip_mesh(
     cut: shards of parameters that are cut over `tensor`: each rank of the mesh has different elements.
     whole: shards of parameters that are not: the ranks of a `tensor` group have the same elements.
     Return the norm before, a tensor of one number, the same on every rank.
+    Use at most three all-reduces, and no other call.
     """
     squares = torch.stack([sum(shard.grad.square().sum() for shard in shards) for shards in (cut, whole)])
     dist.all_reduce(squares, group=data)

@@ -68,6 +68,7 @@ def embedding(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
     tokens: [tokens], numbers of the whole vocabulary, the same on every rank.
     rows: [vocabulary / N, width], this rank's rows.
+    Use one all-reduce, and no other call.
     """
     index = tokens - dist.get_rank() * len(rows)
     mine = (index >= 0) & (index < len(rows))

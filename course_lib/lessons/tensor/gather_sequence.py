@@ -72,7 +72,8 @@ exercise = Exercise("tensor.gather_sequence", title="Gather the sequence", draw=
 def gather_sequence(x: torch.Tensor) -> torch.Tensor:
     """Return all ranks' parts of the sequence, [length, width], of this rank's part, [length / N, width].
 
-    Backward sums the ranks' gradients, and gives each rank its part of the sum.
+    Backward sums the ranks' gradients, and gives each rank its part of the sum. Use one all-gather
+    and one reduce-scatter.
     """
 
     class Gather(torch.autograd.Function):

@@ -68,6 +68,7 @@ def mlp(x: torch.Tensor, up: nn.Linear, down: nn.Linear) -> torch.Tensor:
     x: [tokens, width], the same on every rank.
     up: this rank's output features, with their bias.
     down: a weight for these features, [width, features / N]; the bias is whole.
+    Use two all-reduces, one in forward and one in backward, and no other call.
     """
     features = F.gelu(up(copy(x)))
     summand = F.linear(features, down.weight)

@@ -141,6 +141,16 @@ exercise.edit("own-group", {' | {"params": list(range(sum(map(len, parts))))}': 
     The states are complete, and the group lists only rank 0's parameters. An optimizer for all parameters refuses such
     a state dict. Next: put the numbers of all parameters into the group.""")
 
+exercise.edit("a-group-for-each-rank", {'"param_groups": [group]':
+    '"param_groups": [group | {"params": part} for part in parts]'}, """
+    The states are right, but you return a group for each rank. One optimizer for all parameters has one group here.
+    Next: put the numbers of all parameters into one group.""")
+
+exercise.edit("groups-of-the-ranks", {'"param_groups": [group]':
+    '"param_groups": [group | {"params": list(range(len(part)))} for part in parts]'}, """
+    The states are right, but you return the ranks' own groups, with numbers that each rank counts from 0. One optimizer
+    for all parameters has one group here. Next: make one group, with the model's numbers of all parameters.""")
+
 exercise.edit("expects-state-for-all", {" if place in state": ""}, """
     You look up a state for every parameter. A parameter that never had a gradient has no state.
     Next: take only states that exist.""")

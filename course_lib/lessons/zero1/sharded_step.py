@@ -94,7 +94,8 @@ def make_sharded_step(
 ) -> Callable[[], None]:
     """Return a function that makes one step, with gradients that are averaged already.
 
-    Each rank updates the parameters that it owns, and sends them to all other ranks.
+    Each rank updates the parameters that it owns, and sends them to all other ranks. Send no more
+    bytes than one broadcast of each parameter.
     `parts[rank]` lists the numbers of the parameters that `rank` owns, and may be empty.
     Each parameter has one owner. `make_optimizer(params)` makes an optimizer for `params`.
     """

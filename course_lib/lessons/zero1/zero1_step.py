@@ -100,6 +100,7 @@ def make_zero1_step(
     `params` are views of `flat_param`, as `flatten` leaves them. Each rank owns one of
     `world_size` equal shards of it. Gradients differ from rank to rank, and a gradient
     that is None counts as zeros. `make_optimizer(params)` makes an optimizer for `params`.
+    Send no more than one reduce-scatter and one all-gather do.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     param_shard = nn.Parameter(flat_param.view(world_size, -1)[rank])  # a view: it has no memory of its own

@@ -85,6 +85,7 @@ def clip_shards(shards: list[nn.Parameter], max_norm: float) -> torch.Tensor:
 
     `shards` are this rank's; a gradient may be None, on one rank or on all.
     Return the norm before clipping, a tensor of one number, the same on every rank.
+    Use at most one all-reduce.
     """
     grads = [shard.grad for shard in shards if shard.grad is not None]
     squares = sum((grad.square().sum() for grad in grads), start=torch.zeros(()))

@@ -193,6 +193,10 @@ exercise.edit("counts-on", {"\nmissing[:] = [len(bucket.params) for bucket in bu
     In the second backward, the gradients of the first still count, so no bucket is complete at the right moment.
     Next: reset the counts at the end of `finish`.""")
 
+exercise.edit("starts-once", {"finishes.clear()": "finishes[-1] = lambda: None"}, """
+    In the second backward no bucket starts: all of them still count as started.
+    Next: at the end of `finish`, begin again with the first bucket.""")
+
 exercise.edit("all-into-the-last", {"partial(on_gradient, index)":
     "lambda number, grad: on_gradient(index, number, grad)"}, """
     Every gradient goes into the last bucket. A function that you define in a loop reads the loop's variable when it is

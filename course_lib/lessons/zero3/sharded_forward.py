@@ -124,7 +124,7 @@ def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
     """Return `unit.module(x)`; gather the unit before the call, and free it afterwards.
 
     Until backward reaches the output, nothing keeps the whole parameters. Then the unit is gathered
-    again, and stays gathered, because backward needs its parameters.
+    again, and stays gathered, because backward needs its parameters. Make two all-gathers in all.
     """
 
     def pack(tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
