@@ -389,7 +389,9 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -
         ({"program.py": "torch.arange(4, device=x.device).to(torch.float64)"}, False),
     ],
 )
-def test_a_program_may_ask_for_gpus_itself_or_in_a_file_that_it_imports(write, files: dict[str, str], asks: bool) -> None:
+def test_a_program_may_ask_for_gpus_itself_or_in_a_file_that_it_imports(
+    write, files: dict[str, str], asks: bool
+) -> None:
     program, *_ = [write(text, name) for name, text in files.items()]
     assert Program.found(program, []).asks_for_gpus is asks
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import error_key, headline, in_headline
-from .histories import compared
+from .headline import headline, in_headline
+from .histories import compared, passed_before
 from .rank_error import Interrupted, Kept, RankError, quoted
 from .warnings import shared_variables
 from .went_past import left_out, way_to
@@ -54,12 +54,19 @@ def _from_histories(
     """Return what the ranks' calls show, and better advice, if they give any."""
     difference = compared(fault, calls)
     advice, unfinished = difference.advice or advice, _unfinished(fault, reports)
+    line, passed = difference.line, passed_before(fault, calls)
+    if passed:
+        line = f"before, {passed}"
+        advice = (
+            "compare how many messages each rank sends and receives, such as the number of micro-batches. If the "
+            f"numbers are equal: {advice}"
+        )
     if unfinished:
         advice = (
             "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
             + advice
         )
-    return [*([f"  {difference.line}"] if difference.line else []), *unfinished], advice
+    return [*([f"  {line}"] if line else []), *unfinished], advice
 
 
 def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[str]:
@@ -81,7 +88,7 @@ def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[s
 def _where(fault: Fault, reports: Sequence[RankReport], world_size: int) -> list[str]:
     """Return a line for each activity: first that of the ranks in the headline, then of those that wait for them."""
     raiser = in_headline(fault, reports)
-    named = error_key(raiser) if raiser is not None else None
+    named = str(raiser.raised) if raiser is not None else ""
     shown = grouped({report.rank: _activity(report, fault, named, world_size) for report in reports})
     waits = dict.fromkeys(fault.ranks if raiser is None else [raiser.rank], 0)
     for number in range(1, len(reports)):
@@ -105,9 +112,12 @@ def _in_threads(reports: Sequence[RankReport]) -> Iterator[str]:
         yield f"  a thread of {who(ranks)} raised {text}"
 
 
-def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, world_size: int) -> str:
+def _activity(report: RankReport, fault: Fault, named: str, world_size: int) -> str:
     if report.raised is not None:
-        raised = "raised" if error_key(report) == named else f"raised {str(report.raised).splitlines()[0].rstrip('.')}"
+        first, named_first = (text.partition("\n")[0] for text in (str(report.raised), named))
+        raised = f"raised {report.raised.type if first == named_first else first.rstrip('.')}"
+        if str(report.raised) == named:
+            raised = "raised"
         return (
             f"{raised} at {quoted(report.raised.source_line)}"
             if report.raised.source_line
