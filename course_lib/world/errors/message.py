@@ -1,6 +1,7 @@
 """The message of a failed run: what happened, the values, why, and what to do next."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from ...errors import grouped, who
 from ..collectives.call import Call
@@ -28,10 +29,14 @@ def error_of(
     """
     world_size = world_size or len(reports)
     first, advice = headline(fault, reports, world_size)
+    under_way = list[str]()
     if fault.kind == "timeout":
         first = f"the run was stopped after its time limit of {timeout:g} s: {first}"
+        under_way = _under_way(reports, kept.calls)
+        if under_way:
+            advice = f"look for a call that only some ranks make: a longer loop, or an `if`. If there is none: {advice}"
     in_threads = list(_in_threads(reports))
-    lines = [first, *_where(fault, reports, world_size), *_handled(reports), *in_threads]
+    lines = [first, *_where(fault, reports, world_size), *_handled(reports), *under_way, *in_threads]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         shown, advice = _from_histories(fault, reports, kept.calls, advice)
         lines += shown
@@ -103,6 +108,18 @@ def _handled(reports: Sequence[RankReport]) -> Iterator[str]:
     texts = {rank: f"{one} at {quoted(one.source_line)}" for rank, one in earlier.items() if one is not None}
     for ranks, text in grouped(texts):
         yield f"  {who(ranks)} raised that while handling {text}"
+
+
+def _under_way(reports: Sequence[RankReport], calls: Sequence[Sequence[Call]]) -> list[str]:
+    """Return a line for the first collective of each running rank that members left out: C++ may wait for it."""
+    texts = {}
+    for report, own in zip(reports, calls, strict=False):
+        collectives = (call for call in own if call.op not in ("send", "recv") and call.match and call.matched == inf)
+        if report.state == "running" and (call := next(collectives, None)):
+            missing = [peer for peer in call.ranks if all(one.match != call.match for one in calls[peer])]
+            if missing:
+                texts[report.rank] = f"called {call.name} at {call.line}, and {who(missing)} did not"
+    return [f"  {who(ranks)} {text}" for ranks, text in grouped(texts)]
 
 
 def _in_threads(reports: Sequence[RankReport]) -> Iterator[str]:
