@@ -378,9 +378,22 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -
         ({"program.py": "import torch", "other.py": "x.cuda()"}, False),
         ({"program.py": "import model", "model.py": "import layers", "layers.py": "x.cuda()"}, True),
         ({"program.py": "from parts import Model", "parts/model.py": "x.cuda()"}, True),
+        ({"program.py": "from . import (\n    config,\n    model,\n)", "model.py": "x.cuda()"}, True),
+        ({"program.py": "subprocess.run(['python', 'lib/model.py'])", "lib/model.py": "x.cuda()"}, True),
+        ({"program.py": "net.train(), load(split='train')", "train.py": "x.cuda()"}, False),
+        ({"program.py": "import torch.utils.data", "data.py": "x.cuda()"}, False),
+        ({"program.py": "import model", "model.py": "x.cuda() ("}, True),
+        ({"program.py": "x = torch.accelerator.current_accelerator()"}, True),
+        ({"program.py": "import lib; device = lib.pick(); x.to(device)"}, True),
+        ({"program.py": "x.to(rank)"}, True),
+        ({"program.py": "DDP(net, device_ids=[rank])"}, True),
+        ({"program.py": "import model; d = torch.device('cpu')", "model.py": "x.to(device)"}, False),
+        ({"program.py": "torch.arange(4, device=x.device).to(torch.float64)"}, False),
     ],
 )
-def test_a_program_may_ask_for_gpus_itself_or_in_a_file_that_it_names(write, files: dict[str, str], asks: bool) -> None:
+def test_a_program_may_ask_for_gpus_itself_or_in_a_file_that_it_imports(
+    write, files: dict[str, str], asks: bool
+) -> None:
     program, *_ = [write(text, name) for name, text in files.items()]
     assert Program.found(program, []).asks_for_gpus is asks
 

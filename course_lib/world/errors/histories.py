@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
 from .headline import ADVICE
-from .rank_error import hidden, quoted
+from .rank_error import hidden, is_named, quoted
 from .steps import first_step
 from .went_past import in_its_loops, make_inside, parting, share_a_loop, way_to, without_a_call
 
@@ -59,6 +60,22 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> Difference:
         members.append(Members(fault=fault, call=call, histories=histories, calls=calls))
     found = (find(group) for find in _FINDERS[fault.kind] for group in members)
     return next(filter(None, found), Difference())
+
+
+def passed_before(fault: Fault, calls: Sequence[Sequence[Call]]) -> str:
+    """Return how many messages have passed at the lines in which ranks wait for one; empty if that is no reason."""
+    waiting = fault.calls.values()
+    if fault.kind != "deadlock" or not {call.op for call in waiting} <= {"send", "recv"}:
+        return ""
+    if len({call.tag for call in waiting}) > 1 or not any(map(is_named, waiting)):  # or torch makes them
+        return ""
+    verbs, passed = {"send": "sent {} to", "recv": "received {} from"}, []
+    for rank, call in fault.calls.items():
+        done = [(one.op, one.root, one.line) for one in calls[rank] if one.done < inf]
+        if count := done.count((call.op, call.root, call.line)):
+            messages = verbs[call.op].format(_counted(count, "message"))
+            passed.append(f"rank {rank} had {messages} rank {call.root} at that line")
+    return "; ".join(passed)
 
 
 def _left_out(members: Members) -> Difference | None:
@@ -172,7 +189,11 @@ def _until(key: Key, keys: list[Key]) -> int:
 
 
 def _collectives(count: int) -> str:
-    return f"{count} collective{'s' if count > 1 else ''}"
+    return _counted(count, "collective")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
 def _behind(members: Members) -> Difference | None:

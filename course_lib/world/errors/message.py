@@ -1,12 +1,13 @@
 """The message of a failed run: what happened, the values, why, and what to do next."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import error_key, headline, in_headline
-from .histories import compared
+from .headline import headline, in_headline
+from .histories import compared, passed_before
 from .rank_error import Interrupted, Kept, RankError, quoted
 from .warnings import shared_variables
 from .went_past import left_out, way_to
@@ -28,10 +29,14 @@ def error_of(
     """
     world_size = world_size or len(reports)
     first, advice = headline(fault, reports, world_size)
+    under_way = list[str]()
     if fault.kind == "timeout":
         first = f"the run was stopped after its time limit of {timeout:g} s: {first}"
+        under_way = _under_way(reports, kept.calls)
+        if under_way:
+            advice = f"look for a call that only some ranks make: a longer loop, or an `if`. If there is none: {advice}"
     in_threads = list(_in_threads(reports))
-    lines = [first, *_where(fault, reports, world_size), *_handled(reports), *in_threads]
+    lines = [first, *_where(fault, reports, world_size), *_handled(reports), *under_way, *in_threads]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         shown, advice = _from_histories(fault, reports, kept.calls, advice)
         lines += shown
@@ -54,12 +59,19 @@ def _from_histories(
     """Return what the ranks' calls show, and better advice, if they give any."""
     difference = compared(fault, calls)
     advice, unfinished = difference.advice or advice, _unfinished(fault, reports)
+    line, passed = difference.line, passed_before(fault, calls)
+    if passed:
+        line = f"before, {passed}"
+        advice = (
+            "compare how many messages each rank sends and receives, such as the number of micro-batches. If the "
+            f"numbers are equal: {advice}"
+        )
     if unfinished:
         advice = (
             "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
             + advice
         )
-    return [*([f"  {difference.line}"] if difference.line else []), *unfinished], advice
+    return [*([f"  {line}"] if line else []), *unfinished], advice
 
 
 def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[str]:
@@ -81,7 +93,7 @@ def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[s
 def _where(fault: Fault, reports: Sequence[RankReport], world_size: int) -> list[str]:
     """Return a line for each activity: first that of the ranks in the headline, then of those that wait for them."""
     raiser = in_headline(fault, reports)
-    named = error_key(raiser) if raiser is not None else None
+    named = str(raiser.raised) if raiser is not None else ""
     shown = grouped({report.rank: _activity(report, fault, named, world_size) for report in reports})
     waits = dict.fromkeys(fault.ranks if raiser is None else [raiser.rank], 0)
     for number in range(1, len(reports)):
@@ -98,6 +110,18 @@ def _handled(reports: Sequence[RankReport]) -> Iterator[str]:
         yield f"  {who(ranks)} raised that while handling {text}"
 
 
+def _under_way(reports: Sequence[RankReport], calls: Sequence[Sequence[Call]]) -> list[str]:
+    """Return a line for the first collective of each running rank that members left out: C++ may wait for it."""
+    texts = {}
+    for report, own in zip(reports, calls, strict=False):
+        collectives = (call for call in own if call.op not in ("send", "recv") and call.match and call.matched == inf)
+        if report.state == "running" and (call := next(collectives, None)):
+            missing = [peer for peer in call.ranks if all(one.match != call.match for one in calls[peer])]
+            if missing:
+                texts[report.rank] = f"called {call.name} at {call.line}, and {who(missing)} did not"
+    return [f"  {who(ranks)} {text}" for ranks, text in grouped(texts)]
+
+
 def _in_threads(reports: Sequence[RankReport]) -> Iterator[str]:
     """Yield the exceptions that ended threads of ranks."""
     raised = {report.rank: report.raised_in_thread for report in reports if report.raised_in_thread is not None}
@@ -105,9 +129,12 @@ def _in_threads(reports: Sequence[RankReport]) -> Iterator[str]:
         yield f"  a thread of {who(ranks)} raised {text}"
 
 
-def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, world_size: int) -> str:
+def _activity(report: RankReport, fault: Fault, named: str, world_size: int) -> str:
     if report.raised is not None:
-        raised = "raised" if error_key(report) == named else f"raised {str(report.raised).splitlines()[0].rstrip('.')}"
+        first, named_first = (text.partition("\n")[0] for text in (str(report.raised), named))
+        raised = f"raised {report.raised.type if first == named_first else first.rstrip('.')}"
+        if str(report.raised) == named:
+            raised = "raised"
         return (
             f"{raised} at {quoted(report.raised.source_line)}"
             if report.raised.source_line

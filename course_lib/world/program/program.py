@@ -39,8 +39,14 @@ _READS_RANK = re.compile(rb"""(environ(\.get\(|\[)|getenv\()\s*["']RANK["']""")
 _SETS_RANK = re.compile(rb"""["']RANK["'](\]([^()\n]*\])?\s*=[^=]|:)|\bRANK=|(setdefault|putenv)\(["']RANK""")
 """Text that gives a process its rank: in a call of `init_process_group`, and elsewhere in a program."""
 
-_ASKS = re.compile(rb"cuda|nccl|device|accelerat|\.to\(|transformers|lightning|deepspeed")
-"""Text in a program that may ask for GPUs, itself or through a library."""
+_ASKS = re.compile(rb"cuda|nccl|accelerat|transformers|lightning|deepspeed")
+_MAY_ASK = re.compile(rb"(?<!\.)device(?!\s*=\s*[\w.]+\.device)|device\(|\.to\((?!torch\.\w+\)|dtype)")
+_ON_CPU = re.compile(rb"""device.*["']cpu["']""")
+"""Text in a program that may ask for GPUs, itself or through a library: in any program, or if the third text is not in
+it. A device that it takes from a tensor (`device=x.device`) shows nothing."""
+
+_NAMES_FILE = re.compile(r"(?:.*/)?([\w-]+)\.py|(?:\w+\.)+(\w+)")
+"""A string that names a file of Python, or a module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,20 +127,19 @@ class Program:
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether the program may ask for GPUs: itself, or in a file that it names, next to it or in a package."""
-        folder, found = Path(self.path).parent, [self.source()]
+        """Whether the program may ask for GPUs: itself, or in a file that it imports, next to it or in a package."""
+        folder, found, read = Path(self.path).parent, [self.source()], [" ".join(self.arguments).encode()]
         unread = {file: {file.stem} for file in folder.glob("*.py")}
         unread |= {file: {file.stem, file.parent.name} for file in folder.glob("*/*.py")}
+        own = {folder.name}.union(*unread.values())
         while found:
-            source = found.pop()
-            if _ASKS.search(source):
-                return True
-            words = set(re.findall(r"\w+", source.decode(errors="replace")))
-            named = [file for file, names in unread.items() if names & words]
-            for file in named:
+            read.append(source := found.pop())
+            imported = _imported(source, own)
+            for file in [file for file, names in unread.items() if names & imported]:
                 del unread[file]
                 found.append(file.read_bytes())
-        return False
+        text = b"\n".join(read)
+        return bool(_ASKS.search(text) or (_MAY_ASK.search(text) and not _ON_CPU.search(text)))
 
     # -- in this process -----------------------------------------------------------------------------------------
 
@@ -239,6 +244,26 @@ class Program:
         if old is None or _is_thread():
             return []
         return [f"{old[1].decode()}={os.environ['LOCAL_RANK']}"]
+
+
+def _imported(source: bytes, own: set[str]) -> set[str]:
+    """Return the names in imports that begin with one of the `own` names or a dot, and in strings that name a file."""
+    names = set[str]()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            names |= set(parts) if node.level or parts[0] in own else set()
+        elif isinstance(node, ast.Import):
+            modules = [alias.name.split(".") for alias in node.names]
+            names.update(*(parts for parts in modules if parts[0] in own))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = _NAMES_FILE.fullmatch(node.value)
+            names |= {named[1] or named[2]} if named else set()
+    return names
 
 
 def _is_thread() -> bool:

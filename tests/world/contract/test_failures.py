@@ -114,6 +114,19 @@ def raises_differently_on_one_line() -> None:
     raise [ValueError("zero"), KeyError("one")][rank()]
 
 
+@fails("raised", ranks=2)
+def raises_with_the_same_first_line() -> None:
+    """rank 0 of 2 raised ValueError: no gradient
+        on rank 0
+      rank 0 raised at test_failures.py line _, in raises_with_the_same_first_line:  raise ValueError(f"no gradient\\non
+            rank {rank()}")
+      rank 1 raised ValueError at test_failures.py line _, in raises_with_the_same_first_line:  raise ValueError(f"no
+            gradient\\non rank {rank()}")
+    Next: find the cause, in that line or before it, and run the cell again.
+    """
+    raise ValueError(f"no gradient\non rank {rank()}")
+
+
 @fails("raised", rank=1)
 def raises_in_a_backward_hook() -> None:
     """rank 1 of 3 raised RuntimeError: in the hook
@@ -986,6 +999,25 @@ def receives_first() -> None:
     Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
     """
     dist.recv(torch.empty(2), 1 - rank())
+
+
+@fails("deadlock", ranks=2)
+def sends_fewer_messages_than_its_peer_receives() -> None:
+    """deadlock: both ranks wait for each other
+      rank 0 waited in recv from rank 1 at test_failures.py line _, in sends_fewer_messages_than_its_peer_receives:
+            dist.recv(torch.empty(1), 1)
+      rank 1 waited in recv from rank 0 at test_failures.py line _, in sends_fewer_messages_than_its_peer_receives:
+            dist.recv(torch.empty(1), 0)
+      before, rank 1 had received 3 messages from rank 0 at that line
+    Next: compare how many messages each rank sends and receives, such as the number of micro-batches. If the numbers
+            are equal: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+    """
+    if rank() == 0:
+        for _ in range(3):
+            dist.send(torch.ones(1), 1)
+        dist.recv(torch.empty(1), 1)
+    for _ in range(4):
+        dist.recv(torch.empty(1), 0)
 
 
 @fails("deadlock", ranks=2)

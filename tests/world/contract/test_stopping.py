@@ -56,6 +56,24 @@ def test_a_loop_without_end(world) -> None:
 
 
 @pytest.mark.slow
+def test_a_running_rank_whose_call_the_others_left_out(world) -> None:
+    def program() -> None:
+        if rank() > 0:
+            work = dist.all_reduce(torch.ones(2), async_op=True)
+            while not work.is_completed():  # as DDP waits in C++
+                time.sleep(0.01)
+        dist.new_group([0, 1])
+
+    error = failure(world(3, timeout=0.7), program)
+    assert re.search(
+        r"\n  ranks 1, 2 called all_reduce #1 at test_stopping.py line \d+, and rank 0 did not\n", str(error)
+    )
+    assert "\nNext: look for a call that only some ranks make: a longer loop, or an `if`. If there is none:" in str(
+        error
+    )
+
+
+@pytest.mark.slow
 def test_a_simulated_rank_that_sleeps_too_long() -> None:
     error = failure(World(2, timeout=0.7), lambda: time.sleep(1000 if rank() == 1 else 0))
     assert lines(error)[0] == "the run was stopped after its time limit of 0.7 s: rank 1 had not finished"
