@@ -1,6 +1,8 @@
 """The `course` command: its subcommands and their arguments, and a function for each that runs it."""
 
 import argparse
+import atexit
+import errno
 import io
 import multiprocessing
 import os
@@ -42,13 +44,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif others:  # the subcommand's own parser shows the known options
         subcommands.choices[options.command].error(f"course {options.command} does not know {' '.join(others)}")
     try:
-        return options.run(options) or 0
+        code = options.run(options) or 0
+        sys.stdout.flush()
+        return code
     except CourseError as error:
         print(f"course {options.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"course {options.command}: interrupted", file=sys.stderr)
         return 130
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if error.errno == errno.ENOSPC:  # else who reads the output has left, such as `head`
+            print(f"course {options.command}: the output cannot be written ({error.strerror}).", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return 1
 
 
 def add_subcommands(subcommands: Any) -> None:  # argparse does not name the type of what add_subparsers() returns
@@ -105,11 +116,22 @@ def run_reset(options: argparse.Namespace) -> None:
 
 
 def run_program(options: argparse.Namespace) -> int:
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:  # a shell may have it ignored
+        signal.signal(signal.SIGINT, _end)
     if options.world == "processes" and hasattr(os, "fork"):
         _start_server(gpus=options.gpus is not False)
     from course_lib.commands import run  # loads torch
 
+    signal.signal(signal.SIGINT, usual)
     return run.run(options)
+
+
+def _end(*_: object) -> None:
+    """End this process after Ctrl-C. Torch, while it is imported, would drop a `KeyboardInterrupt`."""
+    print("course run: interrupted", file=sys.stderr, flush=True)
+    atexit._run_exitfuncs()
+    os._exit(130)
 
 
 def _start_server(*, gpus: bool) -> None:
@@ -215,15 +237,16 @@ def run_progress(options: argparse.Namespace) -> int:
     try:
         if options.export:
             options.export.write_text(progress.export_json(), "utf-8")
-            print(f"Exported to {options.export}. Read it in elsewhere: course progress --import FILE")
+            answer = f"Exported to {options.export}. Read it in elsewhere: course progress --import FILE"
         elif options.import_:
-            print(f"New entries: {progress.import_json(options.import_.read_text('utf-8'))}. What was there stays.")
+            answer = f"New entries: {progress.import_json(options.import_.read_text('utf-8'))}. What was there stays."
         else:
-            print(CourseMap(lessons(), progress.summary()))
+            answer = str(CourseMap(lessons(), progress.summary()))
     except OSError as error:
         raise CourseError(f"{error.filename}: {error.strerror}. Name another file.") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"{options.import_} is no text. Name a file that --export has written.") from error
+    print(answer)
     if progress.notice:
         print(progress.notice, file=sys.stderr)
     return 1 if progress.notice else 0

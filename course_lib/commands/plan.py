@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -27,11 +25,9 @@ def run(options: argparse.Namespace) -> None:
         CourseError: there is no such model, hardware or value, or settings do not go together, or nothing fits.
     """
     try:
-        print(*_answer(options), sep="\n\n", flush=True)
+        print(*_answer(options), sep="\n\n")
     except PlanError as refusal:
         raise CourseError(as_options(str(refusal))) from refusal
-    except BrokenPipeError:  # who reads the output has left, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
 
 
 def _answer(options: argparse.Namespace) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """`course run`: run a program on ranks as torchrun would, and print what each rank held, sent and waited for."""
 
 import argparse
-import os
 import re
 import sys
 import traceback
 import warnings
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
@@ -55,11 +55,13 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"course run: {_for_terminal(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # who reads the output has left, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
-        return 1
+    except BrokenPipeError:  # of stdout
+        raise
     except Exception as error:  # outside the ranks, in a program that starts them itself
-        _print_traceback(error)
+        trace = _learners(error)
+        if trace is None and isinstance(error, OSError):  # of stdout
+            raise
+        traceback.print_exception(type(error), error, trace or error.__traceback__)
         return 1
     return 0
 
@@ -111,8 +113,9 @@ def _save(run: Run | RankError, path: Path | None) -> None:
             raise CourseError(f"{path} cannot be written ({error.strerror}). Name another file.") from None
 
 
-def _print_traceback(error: Exception) -> None:
+def _learners(error: Exception) -> TracebackType | None:
+    """Return the traceback from the first line of the learner's; None if it has no such line."""
     trace = error.__traceback__
     while trace is not None and not is_learners(trace.tb_frame.f_code):
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace or error.__traceback__)
+    return trace

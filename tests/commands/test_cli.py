@@ -111,3 +111,12 @@ def test_a_terminal_that_lacks_a_character_gets_its_escape(tmp_path: Path) -> No
 
     assert process.returncode == 0, process.stderr
     assert "\\u2591" in process.stdout  # an empty part of a bar
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a file on a full disk")
+def test_output_on_a_full_disk_is_reported_in_one_line() -> None:
+    command = [sys.executable, "-m", "course_lib.commands.cli", "progress"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.stderr == "course progress: the output cannot be written (No space left on device).\n"
+    assert ended.returncode == 1

@@ -10,12 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ipykernel.compiler import get_file_name
+
 from ...errors import CourseError
 from ...syllabus import Lesson, lessons, read_cells
 from .judge import judge
 from .kernel import Ran, handed_in, run
 from .limits import Limits
 from .report import Grade, Graded, best
+
+LONGEST_CELL = 100_000  # characters; to hash more takes too long
 
 
 def grade(
@@ -64,6 +68,10 @@ def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:
         judged = best(judge(ran.solutions, scratch, limits))
     own = list(dict.fromkeys(name for source in sources for name in handed_in(source)))
     grades = [judged.get(name) or _not_judged(name, name in own, ran) for name in _expected(path, own, course)]
+    for number, source in enumerate(sources, 1):  # a kernel names the file of a cell by the cell's hash
+        text = source[:LONGEST_CELL].encode(errors="replace").decode()
+        file = f"{Path(get_file_name(text)).name} line"
+        grades = [replace(one, observed=one.observed.replace(file, f"code cell {number}, line")) for one in grades]
     return Graded(
         notebook=str(path),
         exercises=tuple(grades),

@@ -74,7 +74,7 @@ def _answer(checker: Connection, token: str, seconds: float | None, watch: Watch
     """Return the next answer of the process that checks, or why there is none."""
     try:
         if not checker.poll(seconds):
-            return f"it did not end within {seconds:g} s"
+            return f"it did not end within {seconds:.3g} s"
         given, answer = json.loads(checker.recv_bytes(LARGEST_ANSWER_BYTES))
     except (EOFError, ConnectionError):
         return watch.ended or CRASHED

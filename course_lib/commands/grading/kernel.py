@@ -71,7 +71,7 @@ class _Client(NotebookClient):
     """Runs one notebook. It keeps no outputs, because only what was handed in counts."""
 
     def __init__(self, limits: Limits) -> None:
-        stopped = {"ename": "KeyboardInterrupt", "evalue": f"it was stopped after {limits.turn_seconds:g} s"}
+        stopped = {"ename": "KeyboardInterrupt", "evalue": f"it was stopped after {limits.turn_seconds:.3g} s"}
         super().__init__(
             new_notebook(cells=[new_code_cell()]),
             # In no folder, it finds this Python; in that of a user, perhaps a different one with this name.

@@ -13,6 +13,7 @@ from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 from ...errors import who
+from ..rank_threads.interrupts import put_off
 from .placement import LOOPBACK, Machine, Place
 from .protocol import Group
 from .worker_handle import WorkerHandle, start_server
@@ -106,10 +107,12 @@ class Pool:
     def close(self) -> None:
         if self._kernel != os.getpid():  # a fork of the kernel ends
             return
-        for process in self._processes.values():
-            process.close()
-        self._processes.clear()
-        self.spoil_group()
+        with put_off() as late:  # a process that is not killed holds up Python's end
+            for process in self._processes.values():
+                process.close()
+            self._processes.clear()
+            self.spoil_group()
+            late.clear()  # Python ends anyway
 
 
 pool = Pool()

@@ -182,6 +182,7 @@ class Program:
         main = ModuleType(name)
         vars(main).update(__file__=self.path, __builtins__=builtins, __spec__=spec)
         vars(main).update(__package__=spec.parent if spec else None, __cached__=None)
+        vars(main).update(exit=sys.exit, quit=sys.exit)  # IPython removes Python's own, which also close `sys.stdin`
         process: Any = current_process()
         with is_main(main):
             process._inheriting = name == "__mp_main__"  # Python then refuses to start processes without a guard

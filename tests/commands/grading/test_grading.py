@@ -130,6 +130,12 @@ def test_a_right_solution_passes_with_what_it_uses(resumed: tuple[Graded, Graded
 
 
 @pytest.mark.slow
+def test_a_line_is_named_by_the_number_of_its_cell(write: Write) -> None:
+    (one,) = grade([write("lacks_helper", IMPORTS, RIGHT)], Limits(seconds=120))
+    assert "raised at code cell 2, line 3, in first" in of(one)["start.first"].observed
+
+
+@pytest.mark.slow
 def test_a_grader_that_was_killed_goes_on_where_it_was(resumed: tuple[Graded, Graded, Graded]) -> None:
     earlier, kept, anew = resumed
     assert kept == earlier
