@@ -1,1 +1,1 @@
-"""Watch what runs on a rank's thread: operators, modules and optimizers, `torch.compile`."""
+"""Watch what runs on a rank's thread: operators, arithmetic, modules and optimizers, `torch.compile`."""

@@ -9,7 +9,8 @@ A result that passes through Python has a Python object, and autograd does not a
 where a value was used several times, a measured step briefly holds one more gradient of an activation. In every model
 tried, the peak was at another moment; `tests/meter/test_against_profiler.py` compares it with torch's profiler.
 
-Nothing else in the meter touches the dispatcher; `graph` reads private names of autograd.
+`arithmetic` handles some operators before they get here. Nothing else in the meter touches the dispatcher; `graph`
+reads private names of autograd.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -57,10 +60,16 @@ def watching(watcher: MemoryMeter) -> Iterator[None]:
         del _thread.watcher
 
 
+def is_left_out() -> bool:
+    """Return whether the calling thread is not watched at the moment, for example inside a watched operator."""
+    left_out: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+    return left_out
+
+
 @contextmanager
 def _left_out(is_so: bool) -> Iterator[None]:
     """Exclude the calling thread from watching inside the block, or include it."""
-    before = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+    before = is_left_out()
     _leave_out(_KEY, is_so)
     try:
         yield
@@ -134,11 +143,12 @@ def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a kernel that leaves out the number of `x *= 2.5`, which an operator reads in the dtype of x."""
-
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        is_tensor = isinstance(args[0], Tensor)
+        if not is_tensor and args[0] and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
+            return _number(args[0], kwargs["dtype"])
         result = unseen(call, args, kwargs)
-        if isinstance(args[0], Tensor) and (watcher := _watcher_here()) is not None:
+        if is_tensor and (watcher := _watcher_here()) is not None:
             watcher.made(result, name, args)
         return result
 
@@ -163,6 +173,22 @@ def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         return result
 
     return kernel
+
+
+_NUMPY = {torch.float32: numpy.float32, torch.float64: numpy.float64}
+
+
+@lru_cache(maxsize=64, typed=True)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    """Return the 2.5 of `x *= 2.5`, which an operator reads in the dtype of x. Not for 0, which equals -0.
+
+    DDP divides each gradient by the number of ranks. Making that number anew releases the GIL four times: when it is
+    converted, and when its tensor, its memory and its Python object end.
+    """
+    # Outside inference mode, because autograd must be able to save it later. A value that is too large becomes
+    # infinity, as in torch.
+    with torch.inference_mode(False), numpy.errstate(over="ignore"):
+        return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
 
 
 _SPECIAL = {

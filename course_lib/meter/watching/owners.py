@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..tensors.storages import tensors_in
+from .arithmetic import arithmetic_stand_ins
 from .compiling import untraced
 from .operators import current, unwatched, unwatched_inside, watched_again
 
@@ -82,6 +83,7 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     yield eager_transforms, "grad_increment_nesting", unwatched_inside(eager_transforms.grad_increment_nesting)
     yield eager_transforms, "jvp_increment_nesting", unwatched_inside(eager_transforms.jvp_increment_nesting)
     yield vmap, "vmap_increment_nesting", unwatched_inside(vmap.vmap_increment_nesting)
+    yield from arithmetic_stand_ins()
 
 
 def _reporting(make: Callable[..., Any]) -> Any:
