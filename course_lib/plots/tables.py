@@ -59,6 +59,9 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]], n
             A row may lack cells. Integers get separators, and other numbers four digits.
         name: the name of the first column, if `rows` have names.
 
+    Raises:
+        ValueError: there is no row.
+
     Example:
         >>> table({"Adam": {"bytes": 947304}, "SGD": {"bytes": 0}})
                 bytes
@@ -68,6 +71,8 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]], n
     if isinstance(rows, Mapping):
         rows = [{name: label} | dict(cells) for label, cells in rows.items()]
     rows = list(rows)
+    if not rows:
+        raise ValueError("table: there is no row. Give at least one: [{'ranks': 4, 'bytes': 1_024}].")
     head = tuple(dict.fromkeys(column for row in rows for column in row))
     return Table(head=head, rows=tuple(tuple(_cell(row.get(column, "")) for column in head) for row in rows))
 

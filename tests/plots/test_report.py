@@ -64,6 +64,8 @@ def test_a_saved_page_is_one_that_a_browser_shows(tmp_path: Path) -> None:
     assert saved.startswith("<!DOCTYPE html>") and page.html in saved
 
 
-def test_other_steps_are_refused() -> None:
+def test_no_training_and_other_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"no training to compare\. Give it at least one"):
+        report({})
     with pytest.raises(ValueError, match=r"'short' has 1 losses and 'alone' has 2\. Compare"):
         report({"alone": ALONE, "short": Training([[4.0]], [8000])})

@@ -49,6 +49,11 @@ def test_a_first_column_without_a_name_has_no_empty_header() -> None:
     assert shown.startswith('<table><tr><td style="text-align: left"></td><th scope="col"')
 
 
+def test_a_table_without_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="table: there is no row"):
+        table([])
+
+
 def test_equal_lines_lie_on_each_other_and_all_can_be_seen() -> None:
     picture = curve({"one process": [3.0, 2.0], "DDP": [3.0, 2.0]})
     assert picture.caption == ("The loss by step, from 1 to 2. one process: from 3 to 2; DDP: from 3 to 2.")
