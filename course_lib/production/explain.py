@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import CourseError
 from .faults import AUTO, faults
 from .settings import SECTIONS, SETTINGS, UNEXPLAINED, Setting
 
@@ -56,7 +57,12 @@ def explain(config: Mapping[str, Any], world_size: int | None = None) -> Explana
     Args:
         config: the configuration. `json.load(open("ds_config.json"))` reads one from a file.
         world_size: the number of ranks, to compare with the sizes of batches.
+
+    Raises:
+        CourseError: `config` is no mapping.
     """
+    if not isinstance(config, Mapping):
+        raise CourseError(f"explain({config!r}): that is no configuration. Read a file with json.load(open(path)).")
     flat = dict(_flat(config))
     stage = flat.get("zero_optimization.stage", 0)
     return Explanation(

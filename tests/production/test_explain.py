@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from course_lib import CourseError
 from course_lib.production import explain
 from course_lib.production.settings import GONE, SECTIONS, SETTINGS, UNEXPLAINED
 
@@ -171,3 +172,8 @@ def test_what_is_known_and_not_explained_is_listed() -> None:
 def test_it_needs_no_torch() -> None:
     program = "from course_lib import production; production.explain({}); import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_a_path_is_refused_with_how_to_read_it() -> None:
+    with pytest.raises(CourseError, match=r"explain\('ds\.json'\): that is no configuration\. .*json\.load"):
+        explain("ds.json")  # type: ignore[arg-type]
