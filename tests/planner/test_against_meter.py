@@ -26,9 +26,13 @@ Loss = Callable[[nn.Module], Tensor]
 
 def train(make: Callable[[], nn.Module], loss: Loss, stage: int, precision: str) -> None:
     torch.manual_seed(0)
-    engine = getattr(zero, ENGINES[stage])(make().to(DTYPES[precision]), torch.optim.Adam, foreach=False)
+    engine = getattr(zero, ENGINES[stage])(
+        make().to(DTYPES.get(precision, torch.float32)), torch.optim.Adam, foreach=False
+    )
     for _ in range(STEPS):  # from the second on, Adam's states are there in backward, too
-        loss(engine).backward()
+        with torch.autocast("cpu", enabled=precision == "autocast"):
+            found = loss(engine)
+        found.backward()
         engine.step()
         engine.zero_grad()
     mark("between steps")
@@ -134,10 +138,11 @@ def of_gpt(engine: nn.Module) -> Tensor:
     return F.cross_entropy(engine(TOKENS).flatten(0, 1).float(), TOKENS.flatten())
 
 
+@pytest.mark.parametrize("precision", ["fp32", "autocast"])
 @pytest.mark.parametrize("stage", range(4))
-def test_a_transformer(stage: int) -> None:
+def test_a_transformer(stage: int, precision: str) -> None:
     planned = plan(
-        model=TINY, world_size=RANKS, stage=stage, precision="fp32", engine="zero", batch=len(TOKENS),
+        model=TINY, world_size=RANKS, stage=stage, precision=precision, engine="zero", batch=len(TOKENS),
         sequence=TINY.positions, attention="flash",
     )  # fmt: skip
 

@@ -156,13 +156,18 @@ def test_optimizers(optimizer: str, given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.parametrize("precision", ["fp32", "mixed", "autocast"])
 def test_activations_of_a_transformer(precision: str, batch: int) -> None:
     tokens = torch.arange(batch * TINY.positions).view(batch, -1) % TINY.vocab
-    gpt = Known(GPT, lambda model: F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()))
+
+    def loss(model: nn.Module) -> Tensor:
+        with torch.autocast("cpu", enabled=precision == "autocast"):
+            return F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
+
     planned = plan(
         model=TINY, world_size=2, stage=3, precision=precision, engine="torch", batch=batch, sequence=TINY.positions,
         attention="flash",
     )  # fmt: skip
 
-    check(gpt, planned, Trained(sharding={"mp_policy": POLICIES[precision]}), above=0.02 if batch == 8 else 0.07)
+    policy = POLICIES.get(precision, MixedPrecisionPolicy())
+    check(Known(GPT, loss), planned, Trained(sharding={"mp_policy": policy}), above=0.02 if batch == 8 else 0.07)

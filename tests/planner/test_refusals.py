@@ -20,7 +20,8 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"precision": "fp8"},
             "precision='fp8': there is no such precision. "
-            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16', 'bf16_fp32_reduction'.",
+            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16', 'bf16_fp32_reduction', "
+            "'autocast'.",
         ),
         (
             {"optimizer": "adamv"},
@@ -61,8 +62,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"engine": "torch", "stage": 0, "precision": "mixed"},
             "engine='torch' with precision='mixed' and stage=0: DistributedDataParallel keeps no fp32 "
-            "masters. Autocast over fp32 parameters is not planned: see docs/limits.md. Choose precision='fp32', "
-            "stage=3, or another engine.",
+            "masters. Choose precision='autocast', 'fp32', stage=3, or another engine.",
         ),
         (
             {"engine": "zero", "precision": "bf16"},

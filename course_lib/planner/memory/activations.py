@@ -25,15 +25,16 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     their results for the gradients of the weights with which they are added; the paper's engine multiplies with these
     inside the expert, as Megatron-Core does.
     """
-    h, scores, width = model.hidden, model.heads * settings.sequence, settings.policy.activation
+    h, scores, policy = model.hidden, model.heads * settings.sequence, settings.policy
+    width, stream = policy.activation, policy.stream
     q, cut, between = model.q_hidden, settings.tensor_parallel, settings.between
     copies = 3 * q * width if settings.attention == "flash_copies" else 0
     beside = not settings.partly_frozen or settings.adapted == "all"
     products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
     sent = model.chosen * settings.capacity_factor * h * width / between
-    norm = h * width
+    norm = h * stream
     if model.gated and settings.plain:  # x.float() * rsqrt(...), then the weight: transformers, torchtune and LitGPT
-        norm = h * (4 + (0 if settings.partly_frozen else width))
+        norm = h * (4 + (0 if settings.partly_frozen else stream))
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
         "inputs of the two norms": 2 * norm / between,
@@ -72,13 +73,15 @@ def kept(model: Transformer, settings: Settings) -> float:
     experts' grouped products are not in its list (_get_default_save_ops); what ranks exchange for experts is.
     """
     items, width, between = layer(model, settings), settings.policy.activation, settings.between
+    stream = model.hidden * settings.policy.stream / between
     if settings.checkpointing == "full":
-        return model.hidden * width / between
+        return stream
     if settings.checkpointing == "operators":
-        h, q, gated, cut = model.hidden, model.q_hidden, model.gated, settings.tensor_parallel
+        q, gated, cut = model.q_hidden, model.gated, settings.tensor_parallel
         products = q + (1 if gated else 2) * model.kv_hidden + (model.shared_ffn if model.experts else model.ffn)
         exchanged = items["inputs of experts"] + items["results of experts"] if settings.expert_parallel > 1 else 0
-        return ((1 + gated) * h / between + (q + products) / cut) * width + 4 * model.heads / cut + exchanged
+        every_second = (gated * model.hidden / between + (q + products) / cut) * width
+        return stream + every_second + 4 * model.heads / cut + exchanged
     return sum(items.values()) - (items["attention core"] if settings.checkpointing == "selective" else 0)
 
 
@@ -91,7 +94,8 @@ def gradients_at_work(model: Transformer, settings: Settings) -> float:
     cut, wide = settings.tensor_parallel, _products(model, settings) * inside(model, settings)
     h = model.hidden if settings.sequence_parallel else model.hidden * cut
     scores = 2 * model.heads * settings.sequence if settings.attention == "math" else 0
-    return max(h + wide // 2, scores - h - wide) * settings.policy.activation / cut
+    stream, width = h * settings.policy.stream, settings.policy.activation
+    return (stream + max(wide // 2, scores - 2 * h - wide) * width) / cut
 
 
 def gathered(model: Transformer, settings: Settings) -> float:
@@ -125,10 +129,10 @@ def held_back(model: Transformer, settings: Settings) -> float:
 
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
-    h, width = model.hidden / settings.between, settings.policy.activation
+    h, policy = model.hidden / settings.between, settings.policy
     return {
-        "dropout mask of the embedding": h * _MASK if model.dropout else 0, "input of the last norm": h * width,
-        "input of the head": h * width, "logits in fp32": 4 * model.vocab / settings.logit_cut,
+        "dropout mask of the embedding": h * _MASK if model.dropout else 0, "input of the last norm": h * policy.stream,
+        "input of the head": h * policy.activation, "logits in fp32": 4 * model.vocab / settings.logit_cut,
     }  # fmt: skip
 
 

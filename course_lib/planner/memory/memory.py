@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ..training.frozen import trained
 from ..training.settings import Settings
-from ..training.shapes import Model, Transformer
+from ..training.shapes import Model, Transformer, numel
 from . import activations
 from .held import buffers, frozen, gradients, parameters
 from .layout import Layout, layout
@@ -23,7 +23,7 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
     if model.units:
         found += [*buffers(model, own, engine, settings), *_temporaries(engine, settings)]
     if model.transformer:
-        found += _activations(model, model.transformer, settings)
+        found += [*_activations(model, model.transformer, settings), *_copies(own, settings)]
     return tuple(part for part in found if part.nbytes)
 
 
@@ -80,6 +80,19 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
     for name, nbytes, moments in by_moment if settings.last_stage else by_moment[:-1]:
         why = f"{tokens} tokens"
         yield Part(category="other", name=name, nbytes=round(tokens * nbytes), why=why, moments=moments)
+
+
+def _copies(model: Model, settings: Settings) -> Iterator[Part]:
+    """Yield autocast's copies of trained matrices: until their backward, or, where a layer is computed again, until the
+    end of forward, and then of one layer."""
+    behind, *layers = (
+        numel([shape for shape in unit if len(shape) > 1])
+        for unit in (model.units[0][len(model.units[0]) - model.behind :], *model.units[1:])
+    )
+    again, one, every = settings.checkpointing in ("operators", "full"), max(layers, default=0), sum(layers)
+    for count, moment in ((every + behind + model.tied, FORWARD), (one if again else every, START), (one, END)):
+        nbytes, why = settings.policy.copied * count, f"{settings.policy.copied} bytes each"
+        yield Part(category="activations", name="autocast's copies", nbytes=nbytes, why=why, moments=(moment,))
 
 
 def _activation(name: str, nbytes: float, why: str, *moments: str) -> Part:

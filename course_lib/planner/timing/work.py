@@ -110,6 +110,7 @@ def _layer(model: Model, settings: Settings, size: float, own: float, *, back: b
     through = matrices + (weights if settings.lora_rank else 0)
     width = FROZEN[settings.frozen]
     unpacked = size * (width + 4) if settings.partly_frozen and width < 2 else 0  # read, written and read in 16 bits
+    unpacked += own * 6 if settings.policy.copied else 0  # in forward the parameter is cast, in backward its gradient
     return Work(
         name="layer", matrices=(through * (1 + again[0]) + (weights if back else 0)) * tokens,
         attention=(once + again[1]) * attention * tokens, traffic=traffic * tokens + (1 + again[0]) * unpacked,
@@ -131,8 +132,9 @@ def element_wise(model: Transformer, settings: Settings) -> float:
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2
     inside = min(accesses * model.computed_ffn * width, whole)
+    stream = (whole - inside) * settings.policy.stream / width
     copies = (7 if settings.expert_parallel > 1 else 3) * model.chosen * settings.capacity_factor
-    return inside / cut + (whole - inside + copies * model.hidden * width) / settings.between
+    return inside / cut + (stream + copies * model.hidden * width) / settings.between
 
 
 def scores(model: Transformer, settings: Settings) -> float:

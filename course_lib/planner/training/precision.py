@@ -17,6 +17,8 @@ class Precision:
         state: of each state of the optimizer, such as Adam's two moments.
         reduced: of a gradient on the wire.
         activation: of what forward keeps for backward.
+        stream: of the residual stream, and so of what norms keep.
+        copied: of a copy of each matrix that backward uses; 0 for none.
         fast: whether computation is in bf16, at the rate of the tensor cores.
     """
 
@@ -29,6 +31,8 @@ class Precision:
     state: int
     reduced: int
     activation: int
+    stream: int
+    copied: int = 0
     fast: bool
 
 
@@ -36,22 +40,29 @@ class Precision:
 # Llama 3 (arXiv 2407.21783, section 3.3.2) sums and reduces gradients in fp32: 4 bytes more, and twice the traffic.
 PRECISIONS = {
     "fp32": Precision(
-        what="all in fp32", parameter=4, kept=4, gradient=4, state=4, reduced=4, activation=4, fast=False
+        what="all in fp32", parameter=4, kept=4, gradient=4, state=4, reduced=4, activation=4, stream=4,
+        fast=False,
     ),
     "mixed": Precision(
         what="16-bit parameters and gradients, fp32 masters and moments",
-        parameter=2, kept=2, gradient=2, master=4, state=4, reduced=2, activation=2, fast=True,
+        parameter=2, kept=2, gradient=2, master=4, state=4, reduced=2, activation=2, stream=2, fast=True,
     ),
     "mixed_fp32_accumulation": Precision(
         what="as mixed, with gradients also summed and reduced in fp32",
-        parameter=2, kept=2, gradient=2, accumulated=4, master=4, state=4, reduced=4, activation=2, fast=True,
+        parameter=2, kept=2, gradient=2, accumulated=4, master=4, state=4, reduced=4, activation=2, stream=2,
+        fast=True,
     ),
     "bf16": Precision(
-        what="all in bf16, no masters", parameter=2, kept=2, gradient=2, state=2, reduced=2, activation=2, fast=True
+        what="all in bf16, no masters",
+        parameter=2, kept=2, gradient=2, state=2, reduced=2, activation=2, stream=2, fast=True,
     ),
     "bf16_fp32_reduction": Precision(
         what="as bf16, with gradients reduced in fp32",
-        parameter=2, kept=2, gradient=2, state=2, reduced=4, activation=2, fast=True,
+        parameter=2, kept=2, gradient=2, state=2, reduced=4, activation=2, stream=2, fast=True,
+    ),
+    "autocast": Precision(
+        what="fp32 parameters under torch.autocast, matrix products in 16 bits",
+        parameter=4, kept=4, gradient=4, state=4, reduced=4, activation=2, stream=4, copied=2, fast=True,
     ),
 }  # fmt: skip
 

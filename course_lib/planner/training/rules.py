@@ -72,7 +72,7 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
            "fp8 takes the place of bf16. Choose precision='mixed', or fp8='none'")
     alike, other = "it gives all ranks the same tensors. Choose expert_parallel=1", "or another engine"
     if settings.engine == "zero":
-        yield (not settings.policy.fast or settings.policy.master > 0, "engine with precision",
+        yield (settings.policy.parameter == 4 or settings.policy.master > 0, "engine with precision",
                f"this course's engines keep fp32 masters. Choose precision='mixed', {other}")
         yield (settings.reshard is True, "engine with reshard",
                f"this course's stage 3 frees each unit after forward. Choose reshard=True, {other}")
@@ -85,8 +85,7 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
     if settings.engine == "torch":
         yield stage != 1 or experts == 1, "engine with expert_parallel", f"{alike}, {other}"
         yield (stage > 1 or not settings.policy.master, "engine with precision and stage",
-               f"DistributedDataParallel keeps no fp32 masters. Autocast over fp32 parameters is not planned: see "
-               f"docs/limits.md. Choose precision='fp32', stage=3, {other}")
+               f"DistributedDataParallel keeps no fp32 masters. Choose precision='autocast', 'fp32', stage=3, {other}")
         yield (stage != 2, "engine with stage",
                f"torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3, {other}")
         yield (stage != 1 or settings.shards == ranks, "engine with stage and shard_size",
