@@ -55,8 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Iterator[None]:
-    """Two more workers than there are cores: tests wait for kernels, for ranks and for the browser."""
-    return (yield) + 2
+    """Three more workers than there are cores: tests wait for kernels, for ranks and for the browser."""
+    return (yield) + 3
 
 
 class ByPart(LoadScopeScheduling):
