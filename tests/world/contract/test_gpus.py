@@ -3,6 +3,7 @@
 import functools
 import re
 import types
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -433,6 +434,16 @@ def test_an_asynchronous_save_does_not_mix_with_the_calls_of_training(tmp_path) 
 
     World(2, backend="processes", gpus=True, timeout=60).run(program)
     assert all((tmp_path / str(step) / ".metadata").exists() for step in range(4))
+
+
+@pytest.mark.parametrize("backend", [None, "cpu:gloo,cuda:nccl", "nccl"])
+def test_an_asynchronous_save_needs_a_group_for_the_host(backend, tmp_path) -> None:
+    def program():
+        dist.init_process_group(backend)
+        checkpoint.async_save({"weight": torch.ones(2)}, checkpoint_id=tmp_path).result()
+
+    with pytest.raises(RankError, match="initializing process group with") if backend == "nccl" else nullcontext():
+        World(1, backend="processes", gpus=True).run(program)
 
 
 def test_a_handle_is_missed_under_a_default_device(gpus) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch._dynamo  # noqa: F401 (now, because it makes tables of torch's functions, while they are torch's own)
@@ -47,16 +47,23 @@ def _of_groups(gpus: Gpus) -> Iterator[Replacement]:
 
         return call
 
+    join, without_gloo = on_gloo(c10d.init_process_group), set[Any]()
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        join(*args, **kwargs)
+        if "nccl" in (*args[:1], kwargs.get("backend")):
+            without_gloo.add(dist.group.WORLD)
+
     for module in (dist, c10d):
-        for name in ("init_process_group", "new_group"):
-            yield module, name, on_gloo(getattr(c10d, name))
+        yield module, "init_process_group", init_process_group
+        yield module, "new_group", on_gloo(c10d.new_group)
         yield module, "barrier", without(gpus, c10d.barrier, "device_ids")
         yield module, "is_nccl_available", lambda: True
         yield module, "all_gather_into_tensor", flat(c10d.all_gather_into_tensor)
-    yield from _of_checkpoints()
+    yield from _of_checkpoints(without_gloo)
 
 
-def _of_checkpoints() -> Iterator[Replacement]:
+def _of_checkpoints(without_gloo: Collection[Any]) -> Iterator[Replacement]:
     save = state_dict_saver.async_save
     groups: dict[Any, Any] = {}
 
@@ -65,6 +72,11 @@ def _of_checkpoints() -> Iterator[Replacement]:
         """Save with a group of its own: on GPUs, its calls are gloo's, and those of the program are NCCL's."""
         if dist.is_initialized() and process_group is None and not no_dist:
             world = dist.group.WORLD
+            if world in without_gloo:
+                raise AssertionError(
+                    "A CPU backend must be enabled for async save; try initializing process group with "
+                    "'cpu:gloo,cuda:nccl'"
+                )
             if world not in groups:
                 groups[world] = dist.new_group()
             process_group = groups[world]
