@@ -51,9 +51,22 @@ def test_what_does_not_fit_says_how_much_is_short_and_why() -> None:
     planner = show_planner(stage=0)
     short = size(planner.plan.reserved_bytes - 80e9)
 
-    peak = size(planner.plan.peak_bytes)
-    assert f"✗ Does not fit</strong> {short} short on rank 0, for a peak of {peak}." in planner.verdict.value
+    taken = f"torch reserves {size(planner.plan.reserved_bytes)} for a peak of {size(planner.plan.peak_bytes)}"
+    said = f"✗ Does not fit</strong> {short} short on rank 0: {taken}, and the device has 80 GB."
+    assert said in planner.verdict.value
     assert f"{short} short: optimizer step, mostly states of adam" in planner.drawing.value
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"offload": ("optimizer", "parameters"), "hardware": "rtx-4090", "world_size": 4, "checkpointing": "full"},
+         "short on rank 0, in the host&#x27;s memory, of which a rank has 64 GB."),
+        ({"stage": 1, "pipeline_parallel": 2, "batch": 4}, "short on the last stage: torch reserves"),
+    ],
+)  # fmt: skip
+def test_it_says_where_bytes_are_missing(given: dict[str, Any], line: str) -> None:
+    assert line in Planner(**{"model": "llama-70b"} | given).verdict
 
 
 def test_a_plan_within_its_error_of_the_memory_may_fit() -> None:

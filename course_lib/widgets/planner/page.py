@@ -89,12 +89,16 @@ class Planner:
         cautions: list[str] = []
         if not self.refusal and self.now:
             plan, machine = self.now
-            fits, short = verdict(plan, machine), shortage(plan, machine)[0]
+            fits, (short, where), fullest = verdict(plan, machine), shortage(plan, machine), plan.fullest_end
             tone, sign = TONES[fits]
             word = f"{sign} {fits.capitalize()}"
             text = f"Rank 0 holds at most {size(plan.peak_bytes)} of {size(machine.memory_bytes)}, {plan.peak_moment}."
-            if short > 0:
-                text = f"{size(short)} short on rank 0, for a peak of {size(plan.peak_bytes)}."
+            if short > 0 and short == fullest.reserved_bytes - machine.memory_bytes:
+                rank = "rank 0" if fullest is plan else "the last stage"
+                taken = f"torch reserves {size(fullest.reserved_bytes)} for a peak of {size(fullest.peak_bytes)}"
+                text = f"{size(short)} short on {rank}: {taken}, and the device has {size(machine.memory_bytes)}."
+            elif short > 0:
+                text = f"{size(short)} short on rank 0, {where}."
             cautions = [*band((plan, machine))]
         before, after = ("".join(f"<p>{escape(one)}</p>" for one in lines) for lines in (self.notes, cautions))
         return f'{before}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>{after}'
