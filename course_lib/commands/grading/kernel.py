@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import zmq
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
@@ -28,6 +29,7 @@ from .limits import Limits, Watch
 
 TAKE = "__import__('course_lib.commands.checker', fromlist=['capture']).capture({name!r}, {file!r})"
 STARTUP_SECONDS = 120
+SEND_MILLISECONDS = 10_000
 LONGEST = 1000
 """Characters of an error. Every row of CSV repeats them."""
 HANDED_IN = re.compile(r"""^@?[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
@@ -68,10 +70,11 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     return client.ran
 
 
-class _WithoutHeartbeat(AsyncKernelClient):
-    """Stopping the heartbeat's thread can take forever after a notebook has written to its kernel's own sockets."""
+class _Bounded(AsyncKernelClient):
+    """After a notebook has written to its kernel's own sockets, a send or the end of the heartbeat can take forever."""
 
     def start_channels(self, *args: Any, **given: Any) -> None:
+        self.context.setsockopt(zmq.SNDTIMEO, SEND_MILLISECONDS)
         super().start_channels(*args, **given | {"hb": False})
 
 
@@ -86,7 +89,7 @@ class _Client(NotebookClient):
             AsyncKernelManager(
                 kernel_name="python3",
                 kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
-                client_factory=_WithoutHeartbeat,
+                client_factory=_Bounded,
             ),
             timeout_func=lambda cell: limits.turn_seconds,
             interrupt_on_timeout=True,
@@ -118,7 +121,7 @@ class _Client(NotebookClient):
                 error = await self._error_of(source)
                 for name in names:
                     await self._take(name, scratch / f"{len(self.ran.solutions)}.pickle", error)
-            except DeadKernelError:
+            except (DeadKernelError, zmq.Again):
                 self.ran.ended = watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
                 self.ran.problems |= dict.fromkeys(names, f"its cell did not end: {self.ran.ended}")
                 return
