@@ -102,11 +102,3 @@ def test_of_more_mistakes_one_that_explains_the_first_wrong_part_is_a_guess() ->
     verdict = both.check(twice)
     assert verdict.mistake is None and verdict.findings[0].observed.startswith("few of your function is a list")
     assert verdict.findings[0].perhaps == "That is the list twice."
-
-
-def test_a_part_that_is_zero_is_explained_by_no_mistake_that_gives_zero_too() -> None:
-    widths = get("memory.mixed_precision")
-    edits = {"square - 256 * 256 * element - 512 * line}": "0}"}
-
-    (finding,) = widths.check(widths._compiled(widths._edited("", edits), "zero")).findings
-    assert finding.perhaps == "" and "makes it 0 here" in finding.action
