@@ -2,6 +2,7 @@
 
 import _thread
 import contextlib
+import inspect
 import random
 import sys
 import threading
@@ -134,6 +135,16 @@ def test_a_known_failure_is_known_by_what_each_rank_waits_in() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("id", ["starts-again", "never-finishes", "wraps-around"])
+def test_a_mistake_that_calls_the_learners_own_function_is_known(id: str) -> None:
+    exercise, names = get("zero3.gather_ahead"), {"torch": torch, "dist": dist, "Unit": Any}
+    mistake = next(one for one in exercise.mistakes if one.id == id)
+    for source in (get("zero3.start_gather").solution, inspect.getsource(mistake.solution)):
+        exec(compile("from __future__ import annotations\n" + source, __file__, "exec"), names)
+
+    assert exercise.check(names["gather_ahead"]).mistake == id
+
+
 def test_a_rank_that_waits_in_the_check_itself_is_not_said_to_be_where_solutions_are_called() -> None:
     def leaves_the_others(units: Any, number: int, depth: int) -> None:
         if dist.get_rank() == 0:

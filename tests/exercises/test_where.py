@@ -24,7 +24,7 @@ def test_the_first_call_that_brings_other_values_is_named_with_its_line() -> Non
     finding = found(squares)
     line = squares.__code__.co_firstlineno + 2
     assert f"On rank 0, all_reduce #1 at line {line} already brings [" in finding.observed
-    assert finding.action == f"Look at what is computed before line {line}."
+    assert finding.action == f"Look at what line {line} is given, and at what is computed before it."
 
 
 def test_the_place_is_between_the_last_right_call_and_the_first_wrong_one() -> None:

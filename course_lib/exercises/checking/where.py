@@ -36,7 +36,7 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
             known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
         elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
             seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
-            action = f"Look at what is computed before line {line}."
+            action = f"Look at what line {line} is given, and at what is computed before it."
             if last := right.get(rank):
                 action = f"{last.name} at line {_line(last, solution)} still brings the reference's values. "
                 action += "Look at what is computed between the two."

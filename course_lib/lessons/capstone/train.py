@@ -109,10 +109,12 @@ exercise.edit("whole-batch-on-each", {PARTS: "x, y"}, """
     Every rank trains on the whole batch. The losses are right, but every rank does the work of all.
     Next: take this rank's part of x and of y.""")
 
-exercise.edit("averaged-twice", {"loss.backward()": "(loss / world_size).backward()"}, """
-    You divide the loss before backward, and the engine averages the gradients as well: the gradients are too small, by
-    a factor of the number of ranks. Adam would hide this. Next: call `backward()` on the loss that the engine returned.
-    """)
+LOSS = f"loss = engine({PARTS})"
+
+exercise.edit("averaged-twice", {f"{LOSS}\nloss.backward()": f"{LOSS}\n(loss / world_size).backward()"}, """
+    You divide the loss or its gradients by the number of ranks, and the engine averages the gradients as well: they are
+    too small, by a factor of the number of ranks. Adam would hide this.
+    Next: call `backward()` on the loss that the engine returned.""")
 
 
 @exercise.variant

@@ -102,7 +102,8 @@ def train(make_model: Callable[[], nn.Module], dataset: Dataset, folder: str, ep
     """Train with FSDP2, and return the loss of each of this rank's batches.
 
     All ranks start from the parameters that the model's `init_weights()` gives with seed 0. Each epoch
-    has an order of its own, which `DistributedSampler` shares out. Two batches make one step.
+    has an order of its own: that of `DistributedSampler` for the epochs 0, 1 and so on. Two batches
+    make one step.
     After each epoch all ranks save their shards with `dcp`, in the folder `{folder}/epoch-0` and so on.
     Each of these folders contains the whole model.
     """

@@ -126,7 +126,8 @@ SET = 'set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_s
 SAVE = 'dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/step-{end}")'
 BATCH = "x, y = default_collate([data[index] for index in remaining_batches(data, 2, step)[0]])"
 
-exercise.edit("data-begins-again", {"(data, 2, step)": "(data, 2, step - begin)"}, """
+exercise.edit("data-begins-again", {f"for step in range(begin, end):\n{BATCH}":
+    f"for step in range(end - begin):\n    {BATCH}"}, """
     After the restart your program takes the first batches of the first epoch again. The batches that would have come
     next are never seen. Next: count steps from the start of training, not from the start of the program.""")
 

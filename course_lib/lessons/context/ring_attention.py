@@ -145,6 +145,12 @@ exercise.edit("last-block-unused", {"for step in range(world_size):": "for step 
     computes, and how often it passes a block on: once less.
     """)
 
+exercise.edit("own-block-twice", {"torch.zeros_like(query), torch.full_like(query[:, :1], -torch.inf)":
+    "attend(query, block)", "for step in range(world_size):": "for step in range(world_size - 1):"}, """
+    The rank computes with its own block twice, and never with the block that arrives last. Next: after the first time,
+    let it compute only with blocks that have arrived.
+    """)
+
 exercise.edit("own-block-passed-on", {"dist.isend(block,": "dist.isend(mine,", "output, total = torch.zeros_like":
     "mine = block\noutput, total = torch.zeros_like"}, """
     You send your own block in every round, so each rank only ever gets its left neighbour's. Next: pass on the block

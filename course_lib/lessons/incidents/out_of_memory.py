@@ -19,11 +19,12 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(2, 4), rng.getrandbits(31)
     sizes = [[4] * 6 for _ in range(world_size)]
     behind = 2 if number == 0 else rng.randrange(world_size)
-    sizes[behind][3], late = 7, number == 1  # does not fit
+    at, late = 0 if number == 2 else 3, number == 1  # in the first batch, no parameter has had a gradient
+    sizes[behind][at] = 7  # does not fit
     return Case(
         world_size=world_size,
         args=lambda rank: (make_mlp(width, seed, most=5, late=late), batches(sizes[rank], width, seed + rank)),
-        what=f"6 batches each; batch 3 of rank {behind} does not fit in {'backward' if late else 'forward'}",
+        what=f"6 batches each; batch {at} of rank {behind} does not fit in {'backward' if late else 'forward'}",
     )
 
 
@@ -137,6 +138,13 @@ exercise.edit("old-gradients", {"optimizer.zero_grad()\ntry:\n    loss = F.mse_l
     "try:\n    loss = F.mse_loss(model(x), y)\n    optimizer.zero_grad()", ZEROS: "pass"}, """
     The rank that skips its batch still has the gradients of the step before, and contributes them again.
     Next: set them to zero when the batch does not fit.
+    """)
+
+exercise.edit("all-skip-losses-kept", {"try:": "fits = torch.tensor(1.0)\ntry:", ZEROS: "fits -= 1",
+    "for param in model.parameters():\ndist.all_reduce": "dist.all_reduce(fits, dist.ReduceOp.MIN)\nif not fits:\n"
+    "    continue\nfor param in model.parameters():\n    dist.all_reduce"}, """
+    All your ranks leave the step out if one of them cannot take its batch. They stay together, but the gradients of the
+    others are lost. Next: make the step, and count only the batch that does not fit as zero.
     """)
 
 

@@ -104,6 +104,11 @@ exercise.edit("norm-not-summed", {NORMED: "norm(x)"}, """
     Next: pass the norm's weight and bias through `copy`, too.
     """)
 
+exercise.edit("copy-on-x", {NORMED: "norm(copy(x))"}, """
+    You pass `x` through `copy`, which sums its gradient over ranks. But each rank has tokens of its own in `x`, and the
+    gradients of the norm still come only from these. Next: use `copy` for the norm's weight and bias, and not for `x`.
+    """)
+
 exercise.edit("bias-not-summed", {"copy(down.bias)": "down.bias"}, """
     The gradient of `down.bias` comes only from this rank's tokens. Under tensor parallel it was whole, because every
     rank had all tokens there. Next: pass it through `copy`.

@@ -52,6 +52,9 @@ _ADVICE = {
         "a program calls init_process_group first. World.run makes the default group for you, for the thread that your "
         "function runs on, and destroy_process_group ends it. Call collectives there, not from a thread of your own."
     ),
+    "a leaf Variable that requires grad is being used in an in-place operation": (
+        "write into a parameter inside `with torch.no_grad():`, or into its `.data`: autograd must not record this."
+    ),
     "CUDA out of memory. Tried to allocate": (
         "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "
         "ranks, recompute activations, or take a smaller batch."

@@ -143,7 +143,9 @@ def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
         f"{who(ranks)} {f'{call.tensors} at ' if same_way else ''}{quoted(way)}"
         for (ranks, call), way in zip(sides, ways, strict=True)
     )
-    return f"the calls first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
+    in_lines_only = not reason and len({(call.variant, call.shapes) for _, call in sides}) == 1
+    what = "lines" if in_lines_only else "calls"
+    return f"the {what} first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
 
 
 def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:

@@ -324,3 +324,8 @@ def test_a_line_that_needs_a_gpu(line) -> None:
 def test_ddp_on_the_cpu_with_device_ids() -> None:
     error = failure(World(1), lambda: DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank()]))
     assert lines(error)[-1].startswith("Next: leave out device_ids: this model is on the CPU.")
+
+
+def test_a_parameter_that_is_changed_in_place() -> None:
+    error = failure(World(1), lambda: torch.nn.Linear(2, 2).bias[:1].zero_())
+    assert "Next: write into a parameter inside `with torch.no_grad():`, or into its `.data`" in lines(error)[-1]

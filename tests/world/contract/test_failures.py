@@ -389,7 +389,7 @@ def makes_one_call_instead_of_two() -> None:
             test_failures.py line _, in makes_one_call_instead_of_two:  reduce(torch.ones(2))
       rank 1 called all_reduce #6 at test_failures.py line _, in makes_one_call_instead_of_two:
             dist.all_reduce(torch.ones(5))
-      the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x),
+      the lines first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x),
             called from test_failures.py line _, in makes_one_call_instead_of_two:  reduce(torch.ones(2)); rank 1
             test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
     Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop
@@ -555,7 +555,7 @@ def leaves_out_the_reduction_of_a_forward() -> None:
             leaves_out_the_reduction_of_a_forward:  part()
       rank 3 waited in all_reduce #3 in group [1, 3] for rank 1, at test_failures.py line _, in
             leaves_out_the_reduction_of_a_forward:  dist.all_reduce(torch.ones(2), group=columns[rank() % 2])
-      the calls first differ at all_reduce #1 in group [2, 3]: rank 2 test_failures.py line _, in forward:
+      the lines first differ at all_reduce #1 in group [2, 3]: rank 2 test_failures.py line _, in forward:
             dist.all_reduce(torch.ones(2), group=rows[rank() // 2]); rank 3 test_failures.py line _, in backward:
             dist.all_reduce(torch.ones(2), group=rows[rank() // 2])
     Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop
@@ -840,7 +840,7 @@ def calls_first_what_is_never_called_again() -> None:
       rank 0 called all_reduce #3 at test_failures.py line _, in calls_first_what_is_never_called_again:
             dist.all_reduce(torch.ones(numel))
       rank 1 called barrier #1 at test_failures.py line _, in calls_first_what_is_never_called_again:  dist.barrier()
-      the calls first differ at all_reduce #1: rank 0 test_failures.py line _, in
+      the lines first differ at all_reduce #1: rank 0 test_failures.py line _, in
             calls_first_what_is_never_called_again:  dist.all_reduce(torch.ones(numel)); rank 1 test_failures.py line _,
             in calls_first_what_is_never_called_again:  dist.all_reduce(torch.ones(numel))
     Next: make the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it.
