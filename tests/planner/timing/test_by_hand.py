@@ -16,9 +16,9 @@ GPT = Transformer(
 LLAMA = replace(GPT, gated=True, ffn=3000)
 MACHINE: Hardware = replace(
     HARDWARE["h100"], fast_flops=1e30, memory_bandwidth=1e9, inside=Link(alpha=0.0, bandwidth=1e9), launch=0.0,
-    switch=None, host_link=1e6, host_bandwidth=8e6,
+    switch=None, host_link=1e6, host_bandwidth=4e6,
 )  # fmt: skip
-"""Matrices take no time; memory and links carry 1 byte in a nanosecond; each rank has 1 MB/s to and in the host."""
+"""Matrices take no time; memory and links carry 1 byte in a nanosecond; each of 4 ranks has 1 MB/s to and in the host."""
 
 
 def cut(tensor: int = 1, **given: object) -> Settings:
