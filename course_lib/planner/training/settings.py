@@ -132,7 +132,12 @@ class Settings:
     @property
     def plain(self) -> bool:
         """Whether a gated model's norms and gates are torch's plain kernels, not fused by hand or by a compiler."""
-        return self.engine == "torch" and not self.compiled
+        return self.engine in ("torch", "zero") and not self.compiled
+
+    @property
+    def stream(self) -> int:
+        """Bytes of an element of the residual stream, which is in 16 bits if the frozen embedding is."""
+        return self.policy.activation if self.partly_frozen and self.frozen != "fp32" else self.policy.stream
 
     @property
     def between(self) -> int:
