@@ -59,8 +59,9 @@ class Settings:
         lora_rank: instead, the rank of trained adapters beside frozen matrices (LoRA, arXiv 2106.09685).
         adapted: the matrices whose inputs are kept for what is trained beside them: "all" of a layer, or "attention"'s.
         frozen: the type of frozen parameters: one of `FROZEN`.
-        compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the engine
-            "torch", it also moves fewer bytes. Other engines are timed with kernels fused by hand, as in Megatron-LM.
+        compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the
+            engines "torch" and "zero", it also moves fewer bytes. Others are timed with kernels fused by hand, as in
+            Megatron-LM.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
         offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
             ZeRO-Offload), "parameters" (stage 3).
