@@ -60,8 +60,8 @@ class Pipeline:
         schedule: this rank's actions, from schedules.py.
         loss_fn: the mean loss of scores and targets, on the rank that has the last part.
         group: the ranks of the pipeline; all of them by default.
-        backward_group: the same ranks, for gradients. NCCL needs one: in a single group the two directions between two
-            ranks would wait for each other.
+        backward_group: the same ranks, for gradients. With NCCL, pass one: in a single group, the two directions
+            between two ranks would wait for each other, because they are not in one `batch_isend_irecv`.
     """
 
     def __init__(

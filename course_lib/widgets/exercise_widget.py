@@ -114,6 +114,10 @@ class ExerciseWidget(VBox):
         return f"{SHAPES[verdict.status]} {word}"
 
     def _show_hints(self) -> None:
+        task = details("The task in full", markup(self.attempt.exercise.task))
+        if self.attempt.passed:  # the hints are all in the findings
+            self.hints.value = task
+            return
         taken, ladder = self.attempt.hints, self.attempt.ladder
         shown = [
             f'<div class="course-hint"><h4>{_label(number, len(ladder))}</h4>{markup(hint)}</div>'
@@ -122,9 +126,7 @@ class ExerciseWidget(VBox):
         summary = f"Earlier hints ({len(shown) - 1})"
         earlier = details(summary, "".join(shown[:-1])) if shown[1:] else ""
         latest = f'<div role="alert">{shown[-1]}</div>' if shown else ""
-        over = self.attempt.passed or len(taken) == len(ladder)
-        more = "" if over else button(_label(len(taken) + 1, len(ladder), show=True), "hint")
-        task = details("The task in full", markup(self.attempt.exercise.task))
+        more = button(_label(len(taken) + 1, len(ladder), show=True), "hint") if len(taken) < len(ladder) else ""
         self.hints.value = task + earlier + latest + more
 
 

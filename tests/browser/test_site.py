@@ -149,8 +149,8 @@ def test_what_is_wrong_or_hostile_in_an_address_is_shown_as_text(page: Page, add
     open_planner(page, address, "#world_size=many&model=<img src=x onerror=window.hurt=1>&<b>=1&stage=2")
     verdict = page.locator("#verdict")
 
-    expect(verdict).to_contain_text("world_size='many': it has to be a whole number")
-    expect(verdict).to_contain_text("model='<img src=x onerror=window.hurt=1>': there is no such model")
+    expect(verdict).to_contain_text("GPUs = 'many': it has to be a whole number")
+    expect(verdict).to_contain_text("Model = '<img src=x onerror=window.hurt=1>': there is no such model")
     expect(verdict).to_contain_text("There is no setting '<b>': it is left out.")
     expect(page.locator("#plan")).to_contain_text("Stage 2 on 8 ranks")
     assert page.locator("#verdict :is(img, b)").count() == 0

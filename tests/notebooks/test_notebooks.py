@@ -101,6 +101,12 @@ def first_answer(cells: list[NotebookNode]) -> NotebookNode:
 
 
 @lessons
+def test_a_cell_that_is_run_again_scores_its_own_prediction(path: Path) -> None:
+    named = [name for cell in code_cells(read(path)) for name in re.findall(r"(\w+) = predict\(", cell.source)]
+    assert len(named) == len(set(named))
+
+
+@lessons
 def test_one_cell_imports_and_no_cell_is_long(path: Path) -> None:
     sources = [cell.source for cell in code_cells(read(path))]
 

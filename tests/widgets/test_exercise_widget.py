@@ -257,6 +257,16 @@ def test_hints_that_were_taken_stay_taken(tried: Tried) -> None:
     assert "Show hint 3 of 4" in again.hints.value
 
 
+def test_after_a_pass_each_hint_stands_on_the_card_once(tried: Tried) -> None:
+    first = tried(sum_for_mean)
+    for _ in range(4):
+        click(first.card, "hint")
+    passed = tried(right)
+
+    assert [text(part).count(MEAN.hints[0]) for part in (passed.findings, passed.hints)] == [1, 0]
+    assert "The task in full" in passed.hints.value and "Hint" not in passed.hints.value
+
+
 # The check while it runs
 
 

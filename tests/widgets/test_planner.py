@@ -51,9 +51,22 @@ def test_what_does_not_fit_says_how_much_is_short_and_why() -> None:
     planner = show_planner(stage=0)
     short = size(planner.plan.reserved_bytes - 80e9)
 
-    peak = size(planner.plan.peak_bytes)
-    assert f"✗ Does not fit</strong> {short} short on rank 0, for a peak of {peak}." in planner.verdict.value
+    taken = f"torch reserves {size(planner.plan.reserved_bytes)} for a peak of {size(planner.plan.peak_bytes)}"
+    said = f"✗ Does not fit</strong> {short} short on rank 0: {taken}, and the device has 80 GB."
+    assert said in planner.verdict.value
     assert f"{short} short: optimizer step, mostly states of adam" in planner.drawing.value
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"offload": ("optimizer", "parameters"), "hardware": "rtx-4090", "world_size": 4, "checkpointing": "full"},
+         "short on rank 0, in the host&#x27;s memory, of which a rank has 64 GB."),
+        ({"stage": 1, "pipeline_parallel": 2, "batch": 4}, "short on the last stage: torch reserves"),
+    ],
+)  # fmt: skip
+def test_it_says_where_bytes_are_missing(given: dict[str, Any], line: str) -> None:
+    assert line in Planner(**{"model": "llama-70b"} | given).verdict
 
 
 def test_a_plan_within_its_error_of_the_memory_may_fit() -> None:
@@ -70,6 +83,11 @@ def test_what_cannot_be_planned_says_why_keeps_the_plan_before_in_grey_and_recov
     assert "✗ Cannot be planned</strong> 12 ranks on 8x H100 80GB, NVLink: that is one node" in planner.verdict.value
     assert planner.drawing.value.startswith("<div inert>")
     assert "Stage 3 on 8 ranks" in planner.drawing.value
+    planner.choose({"tensor_parallel": "3"})
+    assert "GPUs = 8 with Tensor parallel = 3 and Pipeline stages = 1: the ranks" in planner.verdict.value
+    assert "Choose a multiple of it as GPUs." in planner.verdict.value
+    planner.choose({"context_parallel": "3"})
+    assert "Context parallel = 3 with ZeRO stage = 3: 8 ranks share states" in planner.verdict.value
     planner.choose({"world_size": "8"})
     assert "Fits" in planner.verdict.value
     assert "inert" not in planner.drawing.value
@@ -123,6 +141,7 @@ def test_there_is_a_labelled_field_for_each_setting() -> None:
     names = {"model", "hardware", *(field.name for field in fields(Settings))}
     assert set(re.findall(r' name="(\w+)"', form)) == names
     assert {name for group in GROUPS.values() for name in group} <= names
+    assert form.count('placeholder="automatic"') == [START[name] for name in names].count(None)
     for name in names:
         assert re.search(rf'<label[^>]*><span>[^<]+</span><input (type="number" )?name="{name}"', form) or re.search(
             rf'(<legend>|<span>)[^<]+(</legend><div><label><input type="radio"|</span><select) name="{name}"', form
@@ -178,15 +197,16 @@ def test_a_command_reads_as_a_person_would_write_it() -> None:
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ("world_size=many", "from 1 to 1000000. The plan shown has world_size=8."),
-        ("world_size=-3", "world_size=-3: it has to be a whole number"),
-        ("world_size=1e99", "world_size='1e99': it has to be a whole number"),
-        ("batch=", "batch='': it has to be a whole number"),
-        ("model=llama-8b", "Did you mean 'llama3-8b'? The plan shown has model='llama-7b'."),
+        ("world_size=many", "from 1 to 1000000. The plan keeps 8."),
+        ("world_size=-3", "GPUs = -3: it has to be a whole number, from 1 to 1000000. Try GPUs = 1."),
+        ("world_size=1e99", "GPUs = '1e99': it has to be a whole number"),
+        ("batch=", "Sequences of a micro-batch = '': it has to be a whole number"),
+        ("sequence=0", "Try Tokens of a sequence = 1. The plan keeps it automatic."),
+        ("model=llama-8b", "Did you mean 'llama3-8b'? The plan keeps llama-7b."),
         ("gpus=8", "There is no setting 'gpus': it is left out."),
         ("trainable=some", "trainable some: it does not have this value. Give a number, such as 8 or 7e9."),
-        ("reshard=always", "reshard='always': there is no such reshard"),
-        ("reshard=-1", "reshard='-1': there is no such reshard"),
+        ("reshard=always", "Reshard = 'always': there is no such reshard"),
+        ("reshard=-1", "Reshard = '-1': there is no such reshard"),
     ],
 )  # fmt: skip
 def test_a_bad_value_in_an_address_gets_a_line_and_the_first_value(query: str, line: str) -> None:
@@ -195,6 +215,17 @@ def test_a_bad_value_in_an_address_gets_a_line_and_the_first_value(query: str, l
 
     assert line in planner.notes[0]
     assert planner.now == Shown(plan(**FIRST | {"stage": 1}), HARDWARE["h100"])
+
+
+@pytest.mark.parametrize("text", ["0", ""])
+def test_a_field_that_cannot_be_read_keeps_its_value(text: str) -> None:
+    planner = Planner(hardware="h100-infiniband")
+    planner.show("world_size=64&stage=2")
+    page = shown(planner, f"world_size={text}&stage=1")
+
+    assert "The plan keeps 64." in page["verdict"]
+    assert "Stage 1 on 64 ranks" in page["plan"]
+    assert page["address"] == "world_size=64&stage=1"
 
 
 def test_it_says_how_far_published_seconds_are() -> None:

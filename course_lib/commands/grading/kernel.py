@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
@@ -67,6 +68,13 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     return client.ran
 
 
+class _WithoutHeartbeat(AsyncKernelClient):
+    """Stopping the heartbeat's thread can take forever after a notebook has written to its kernel's own sockets."""
+
+    def start_channels(self, *args: Any, **given: Any) -> None:
+        super().start_channels(*args, **given | {"hb": False})
+
+
 class _Client(NotebookClient):
     """Runs one notebook. It keeps no outputs, because only what was handed in counts."""
 
@@ -75,7 +83,11 @@ class _Client(NotebookClient):
         super().__init__(
             new_notebook(cells=[new_code_cell()]),
             # In no folder, it finds this Python; in that of a user, perhaps a different one with this name.
-            AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])),
+            AsyncKernelManager(
+                kernel_name="python3",
+                kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
+                client_factory=_WithoutHeartbeat,
+            ),
             timeout_func=lambda cell: limits.turn_seconds,
             interrupt_on_timeout=True,
             error_on_timeout=stopped,

@@ -97,9 +97,10 @@ exercise = Exercise("cluster.train_steps", title="Write a training program", dra
 def train_steps(make_model: Callable[[], nn.Module], data: Dataset, folder: str, begin: int, end: int) -> list[float]:
     """Train with FSDP2 from step `begin` up to `end`, and return the loss of each step on this rank.
 
-    A step takes 2 examples on each rank; AdamW has lr=0.01. After the last step, all ranks save their
-    shards with `dcp` in `{folder}/step-{end}`. If `begin` is not 0, the program goes on from
-    `{folder}/step-{begin}`, as if it had not been stopped.
+    Step 0 starts from the parameters that `make_model()` gives. A step takes 2 examples on each rank;
+    AdamW has lr=0.01. After the last step, all ranks save their shards with `dcp` in
+    `{folder}/step-{end}`. If `begin` is not 0, the program goes on from `{folder}/step-{begin}`, as if
+    it had not been stopped.
     """
     model = fully_shard(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

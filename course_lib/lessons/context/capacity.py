@@ -38,7 +38,8 @@ exercise = Exercise("context.capacity", title="A full expert", draw=draw, case_c
     """, explanation="""
     With a capacity, every expert's buffer has a fixed size, so nothing has to be exchanged before the tokens travel,
     and no rank waits for an expert that everyone chose. The price is padding where an expert gets few tokens, and lost
-    tokens where it gets many. The auxiliary loss keeps both small, because it is least if all experts get equally many.
+    tokens where it gets many. An auxiliary loss (section 10) pushes the router towards equal shares, so that both stay
+    small.
     """)
 
 

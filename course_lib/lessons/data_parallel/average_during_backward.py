@@ -70,8 +70,9 @@ exercise = Exercise("data_parallel.average_during_backward", title="Average duri
     """, explanation="""
     `len(finishes)` is the number of the next bucket, so all ranks start the buckets in the same order, whichever
     gradients a rank lacks. It takes `while` instead of `if` because one gradient can release several buckets that were
-    waiting. A rank cannot know before the end of backward that a gradient will never come; therefore `finish` starts
-    the rest. torch's DDP does the same in C++, if you pass `find_unused_parameters=True`.""")
+    waiting. Only the end of backward shows your hooks that a gradient will not come, so `finish` starts the rest.
+    torch's DDP, with `find_unused_parameters=True`, searches autograd's graph at the end of forward and counts the
+    parameters that are not in it as ready, so no bucket waits for them. The search costs time in each step.""")
 
 
 @exercise

@@ -77,7 +77,7 @@ exercise.edit("sgd-keeps-gradients", {'"sgd": 0': '"sgd": 1'}, """
     Next: return 0 for "sgd".""")
 
 exercise.edit("momentum-is-a-number", {'"momentum": 1': '"momentum": 0'}, """
-    You count no state for momentum. The factor 0.9 is one number. The running average of gradients, to which it is
+    You count no state for momentum. The factor 0.9 is one number. The running sum of gradients, to which it is
     applied, is as large as the gradients. Next: count 1 for "momentum".""")
 
 exercise.edit("no-step-counts", {"+ counts": ""}, """

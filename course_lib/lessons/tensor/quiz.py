@@ -179,6 +179,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
 
         - [x] They stay the same
           > Each all-reduce becomes a reduce-scatter and an all-gather: its two halves.
+            Only if backward gathers again, as Megatron's does, are they a quarter more.
         - [ ] They double
           > There are twice as many calls, of half the bytes each.
         - [ ] They halve

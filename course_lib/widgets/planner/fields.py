@@ -109,6 +109,19 @@ def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {name: chosen[name] for name in DEFAULTS} | {"sequence": length}
 
 
+_NAMED = re.compile(rf"\b({'|'.join(START)})=|\b({'|'.join(name for name in START if '_' in name)})\b")
+
+
+def labelled(text: str) -> str:
+    """Return a message of the planner with labels instead of settings: `GPUs = 6`, not `world_size=6`."""
+    short = {name: _label(name).partition(":")[0] for name in START}
+    return _NAMED.sub(lambda found: f"{short[found[1]]} = " if found[1] else short[found[2]], text)
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " ").capitalize())
+
+
 def form(chosen: Mapping[str, Any]) -> str:
     """Return the fields as HTML, for a form."""
     groups = "".join(_group(title, names, chosen) for title, names in GROUPS.items())
@@ -122,7 +135,7 @@ def _group(title: str, names: tuple[str, ...] | list[str], chosen: Mapping[str, 
 
 
 def _field(name: str, value: Any) -> str:
-    label = LABELS.get(name, name.replace("_", " ").capitalize())
+    label = _label(name)
     if name not in TEXTS:
         return _number(name, label, entry(value))
     texts = {written(choice): escape(words) for choice, words in TEXTS[name].items()}
@@ -141,7 +154,8 @@ def _field(name: str, value: Any) -> str:
 
 
 def _number(name: str, label: str, text: str) -> str:
-    limits = f'min="{_least(name)}" max="{MOST}" placeholder="automatic"{" step=any" * (name in PARTS)}'
+    limits = f'min="{_least(name)}" max="{MOST}"{" step=any" * (name in PARTS)}'
+    limits += ' placeholder="automatic"' * (START[name] is None)
     field = f'<label><span>{label}</span><input type="number" name="{name}" value="{text}" {limits}></label>'
     for sign, times in (("÷2", 0.5), ("×2", 2)) if START[name] is not None and name not in PARTS else ():
         does = f'aria-label="{sign} {label}" onclick="{TIMES.format(times)}"'

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from ...planner import HARDWARE, shortage, size, verdict
 from ...planner.explain import band
 from .drawing import Shown, drawing, ends
-from .fields import START, address, call, command, entry, form, planned, value
+from .fields import START, address, call, command, entry, form, labelled, planned, value
 
 LOADING = "The settings can be changed once the page has loaded Python: 14 MB, and JavaScript has to be on."
 COPY = (
@@ -39,12 +39,13 @@ class Planner:
         self.before: Shown | None = None
         self._begun: Shown | None = None  # the plan when the change began
         self._axes: dict[str, float] = {}
+        self.chosen = self.start
         self.choose({})
 
     def choose(self, texts: Mapping[str, str], step: bool = True) -> None:
         """Choose what these texts mean, by the name of the field, and plan it.
 
-        A text that means nothing becomes a sentence in `notes`, and its field has its first value.
+        A text that means nothing becomes a sentence in `notes`, and its field keeps its value.
 
         Args:
             texts: of fields that differ from their first value, or of all.
@@ -52,18 +53,21 @@ class Planner:
                 typed is one change.
         """
         self._begun = self.now if step else self._begun
-        self.chosen, self.notes, self.refusal = dict(self.start), [], ""
+        kept, self.chosen, self.notes, self.refusal = self.chosen, dict(self.start), [], ""
         for name, text in texts.items():
             try:
                 self.chosen[name] = value(name, text[:LONG])
             except ValueError as error:
-                used = f"{error} The plan shown has {name}={self.start[name]!r}." if name in START else ""
-                self.notes.append(used or f"There is no setting {name[:LONG]!r}: it is left out.")
+                if name not in START:
+                    self.notes.append(f"There is no setting {name[:LONG]!r}: it is left out.")
+                    continue
+                self.chosen[name] = kept[name]
+                self.notes.append(f"{labelled(str(error))} The plan keeps {entry(kept[name]) or 'it automatic'}.")
         try:
             shown = Shown(planned(self.chosen), HARDWARE[self.chosen["hardware"]])
             shown.plan.timeline(shown.hardware)
         except ValueError as refusal:
-            self.refusal = str(refusal)
+            self.refusal = labelled(str(refusal))
             return
         if shown != self._begun:
             self.before = self._begun
@@ -89,12 +93,16 @@ class Planner:
         cautions: list[str] = []
         if not self.refusal and self.now:
             plan, machine = self.now
-            fits, short = verdict(plan, machine), shortage(plan, machine)[0]
+            fits, (short, where), fullest = verdict(plan, machine), shortage(plan, machine), plan.fullest_end
             tone, sign = TONES[fits]
             word = f"{sign} {fits.capitalize()}"
             text = f"Rank 0 holds at most {size(plan.peak_bytes)} of {size(machine.memory_bytes)}, {plan.peak_moment}."
-            if short > 0:
-                text = f"{size(short)} short on rank 0, for a peak of {size(plan.peak_bytes)}."
+            if short > 0 and short == fullest.reserved_bytes - machine.memory_bytes:
+                rank = "rank 0" if fullest is plan else "the last stage"
+                taken = f"torch reserves {size(fullest.reserved_bytes)} for a peak of {size(fullest.peak_bytes)}"
+                text = f"{size(short)} short on {rank}: {taken}, and the device has {size(machine.memory_bytes)}."
+            elif short > 0:
+                text = f"{size(short)} short on rank 0, {where}."
             cautions = [*band((plan, machine))]
         before, after = ("".join(f"<p>{escape(one)}</p>" for one in lines) for lines in (self.notes, cautions))
         return f'{before}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>{after}'

@@ -59,6 +59,9 @@ _ADVICE = {
     "Failed to recv, got 0 bytes": _STORE,
     "wait timeout after": _STORE,
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
+    "Invalid process group specified": (
+        "this rank is not in that group. Make the call on its members only, with members' global ranks as src or dst."
+    ),
     "not compatible with static_graph": (
         "leave out static_graph=True, or use the same parameters in every step. find_unused_parameters=True allows "
         "parameters without a gradient."
@@ -68,7 +71,8 @@ _ADVICE = {
         "with dist.broadcast_object_list."
     ),
     "Expected to have finished reduction in the prior iteration": (
-        "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True. "
+        "Some parameters got no gradient on this rank. If the loss should use them, look for a detach() or a "
+        "dist.all_gather, through which no gradient flows. If not, pass find_unused_parameters=True. "
         "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
         "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),

@@ -151,7 +151,7 @@ def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -
 def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     shown = grouped({rank: _property(call, fault.detail) for rank, call in fault.calls.items()})
     sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
-    calls = list(fault.calls.values())
+    calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
         return (
             f"the ranks call different collectives at the same point: {sides}",
@@ -166,6 +166,11 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         advice = (
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
             f"some ranks make. If they are: {advice}"
+        )
+    elif calls[0].inside == "backward" and "reduce_scatter" in calls[0].name:
+        advice = (
+            "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
+            "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
         )
     elif calls[0].inside.endswith("object_list"):
         advice = "give lists of the same length on every rank."
@@ -185,8 +190,9 @@ NEW_GROUP = (
 """Advice for ranks that do not agree about new groups."""
 
 ADVICE = {
-    "number of elements": "find why the sizes differ: a different model, order or batch on a rank, or a size that "
-    "follows the data (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.",
+    "number of elements": "find why the sizes differ: a different model, order or batch on a rank, a call that a rank "
+    "skipped earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If "
+    "they are meant to differ, pad the shorter tensors.",
     "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
     "dtype": "convert the tensors to one dtype before the call, on every rank.",
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",

@@ -64,6 +64,7 @@ def _process_settings_kept() -> Iterator[None]:
     """
     stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
+    of_threads = threading.excepthook
     threads, mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
     attention = {name: getattr(torch.backends.cuda, f"{name}_enabled")() for name in _KERNELS_OF_ATTENTION}
     sys.unraisablehook = without_stopped(unraisablehook)
@@ -75,7 +76,7 @@ def _process_settings_kept() -> Iterator[None]:
         torch.backends.mkldnn.enabled = mkldnn
         for name, enabled in attention.items():
             getattr(torch.backends.cuda, f"enable_{name}")(enabled)
-        sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
+        sys.excepthook, sys.unraisablehook, threading.excepthook = excepthook, unraisablehook, of_threads
         sys.stdout, sys.stderr = stdout, stderr
 
 

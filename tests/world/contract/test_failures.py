@@ -877,8 +877,9 @@ def brings_one_element_more() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
             dist.all_reduce(torch.ones(4 + rank() // 2))
-    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
-            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
+    Next: find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped
+            earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If
+            they are meant to differ, pad the shorter tensors.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2))
 
@@ -888,8 +889,9 @@ def brings_one_element_more_in_the_background() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
-    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
-            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
+    Next: find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped
+            earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If
+            they are meant to differ, pad the shorter tensors.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
 
@@ -899,8 +901,9 @@ def waits_in_native_code_for_calls_that_do_not_fit() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
-    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
-            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
+    Next: find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped
+            earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If
+            they are meant to differ, pad the shorter tensors.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
 
@@ -912,8 +915,9 @@ def expects_a_longer_message() -> None:
       rank 0 called send to rank 1 at test_failures.py line _, in expects_a_longer_message:  dist.send(torch.ones(2), 1)
       rank 1 called recv from rank 0 at test_failures.py line _, in expects_a_longer_message:  dist.recv(torch.empty(3),
             0)
-    Next: find why the sizes differ: a different model, order or batch on a rank, or a size that follows the data
-            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
+    Next: find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped
+            earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If
+            they are meant to differ, pad the shorter tensors.
     """
     if rank() == 0:
         dist.send(torch.ones(2), 1)
