@@ -5,7 +5,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,18 @@ def add_plan_arguments(parser: Any) -> None:
     text, tables = inspect.cleandoc(Settings.__doc__ or ""), vars(inspect.getmodule(Settings))
     for name, field in SETTINGS.items():
         about = re.search(rf"^    {name}: (.*(?:\n     .*)*)", text, re.MULTILINE)
-        line = re.sub(r"`([A-Z]+)`", lambda one: ", ".join(tables[one[1]]), about[1] if about else "")
+        line = re.sub(r"`([A-Z]+)`", lambda one: ", ".join(_named(tables[one[1]])), about[1] if about else "")
         help = f"{' '.join(line.split()).rstrip('.')} ({written(USUAL.get(name, field.default))})".replace("%", "%%")
         flags = [flag(name), *([SHORT[name]] if name in SHORT else [])]
         known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
         if name in ALSO:
             parser.add_argument(*ALSO[name], dest=name, action="append", help=argparse.SUPPRESS)
+
+
+def _named(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of a table, with what is behind each if it says so."""
+    for name, value in table.items():
+        yield f"{name} ({value.what})" if hasattr(value, "what") else name
 
 
 def whole(text: str) -> int:

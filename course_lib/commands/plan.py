@@ -12,8 +12,8 @@ from typing import Any
 
 from .. import planner
 from ..errors import CourseError
-from ..planner import HARDWARE, MODELS, Hardware, Plan
-from ..planner.explain import ASSUMED, band
+from ..planner import HARDWARE, MODELS, Hardware, Plan, Settings
+from ..planner.explain import assumed, band
 from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
 from ..planner.training.checks import PlanError
 
@@ -57,8 +57,9 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
         planned, *found = _found(options, what, machine, settings)
     else:
         planned = planner.plan(**what, **settings)
-    usual |= {name: value for name, value in ASSUMED.items() if name not in usual and name not in given
-              and (planned is None or getattr(planned.settings, name) == value)} if not searches else {}  # fmt: skip
+    if not searches:
+        defaults = assumed(planned.settings if planned else Settings())
+        usual |= {name: value for name, value in defaults.items() if name not in usual and name not in given}
     yield f"Assumed, as you gave nothing else: {' '.join(['--gpu', gpu, *flags(usual)])}"
     yield from found
     if planned is None:

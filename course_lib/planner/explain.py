@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .memory import activations
 from .memory.held import gathered_bytes
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 
-ASSUMED = {name: getattr(Settings(), name) for name in (
-    "sequence", "attention", "engine", "precision", "optimizer", "implementation", "batch", "micro_batches",
-    "checkpointing",
-)}  # fmt: skip
 COSTS = ("memory", "step", "tokens/s a GPU", "MFU")
+
+
+def assumed(settings: Settings) -> dict[str, Any]:
+    """Return the settings that matter in any plan, or for what is frozen here, and that have their defaults."""
+    usual, names = Settings(), [
+        "sequence", "attention", "engine", "precision", "optimizer", "implementation", "batch", "micro_batches",
+        "checkpointing", *["frozen"] * settings.partly_frozen, *["adapted"] * (settings.lora_rank > 0),
+    ]  # fmt: skip
+    return {name: getattr(usual, name) for name in names if getattr(settings, name) == getattr(usual, name)}
 
 
 def size(nbytes: float) -> str:
@@ -71,7 +76,7 @@ def header(plan: Plan) -> Iterator[str]:
     """Yield lines on the model and the settings, on what nobody gave, and on what the plan leaves out."""
     model, known = plan.model, plan.model.transformer
     active = f", {model.params - known.idle:,} for each token" if known and known.idle else ""
-    usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
+    usual = [f"{name}={value}" for name, value in assumed(plan.settings).items()]
     yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
     if plan.settings.frozen != "bf16" and not plan.settings.partly_frozen:
@@ -126,7 +131,7 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
         if known and known.experts:
             far["Published runs with experts took 0.6 to 2.6 times the planned seconds: see docs/validation.md."] = None
         elif plan.settings.offload:
-            far["Published steps with offload took 0.4 to 2.5 times the planned seconds: see docs/limits.md."] = None
+            far["Published steps with offload took 0.4 to 5 times the planned seconds: see docs/limits.md."] = None
         elif plan.settings.engine == "torch" and machine.fast_flops == HARDWARE["b200"].fast_flops:
             far["Published runs of PyTorch on B200 took 1.7 times the planned seconds: see docs/validation.md."] = None
         elif machine.switch and machine.achievable == HARDWARE["h100"].achievable:

@@ -6,6 +6,7 @@ import pytest
 
 from course_lib.planner import HARDWARE, MODELS, Transformer, plan
 from course_lib.planner.memory.activations import layer
+from course_lib.planner.memory.parts import END, FORWARD, START
 from course_lib.planner.training.settings import Settings
 
 SMALL = Transformer(
@@ -105,6 +106,32 @@ def test_inputs_of_frozen_matrices_are_not_kept() -> None:
 
     assert sum(everywhere.values()) - sum(attention.values()) == 2 * 100 + 2 * 300
     assert sum(everywhere.values()) == sum(layer(SMALL, Settings(attention="flash", sequence=10)).values())
+
+
+def copies(what: str, **given: object) -> dict[str, int]:
+    found = plan(model=SMALL, precision="autocast", **given).parts
+    return {part.moments[0]: part.nbytes for part in found if part.name == f"autocast's copies of {what} matrices"}
+
+
+def test_autocast_copies_matrices_in_fp32() -> None:
+    """2 bytes each until their backward; a layer that is computed again makes its copies then."""
+    matrices, head = 2 * (LAYER - 200), 2 * 1000 * 100
+    every = {FORWARD: 2 * matrices + head, START: 2 * matrices, END: matrices}
+
+    assert copies("frozen", lora_rank=4, frozen="fp32") == every
+    assert copies("trained", lora_rank=4) == {FORWARD: 4 * ADAPTERS, START: 4 * ADAPTERS, END: 2 * ADAPTERS}
+    assert copies("trained", trainable=0.25) == {moment: nbytes / 4 for moment, nbytes in every.items()}
+    assert copies("frozen", trainable=0.25, frozen="fp32")[FORWARD] == 0.75 * every[FORWARD]
+    assert copies("frozen", lora_rank=4) == copies("frozen", trainable=0, frozen="fp32") == {}
+    again = copies("frozen", lora_rank=4, frozen="fp32", checkpointing="full")
+    assert again == {FORWARD: head, START: matrices, END: matrices}
+
+
+def test_a_frozen_embedding_decides_how_wide_the_residual_stream_is() -> None:
+    given = {"attention": "flash", "sequence": 10, "lora_rank": 4, "precision": "autocast"}
+    wide, narrow = (layer(SMALL, Settings(**given, frozen=frozen)) for frozen in ("fp32", "bf16"))
+
+    assert (wide["inputs of the two norms"], narrow["inputs of the two norms"]) == (2 * 400, 2 * 200)
 
 
 def flops(**given: object) -> tuple[float, float]:

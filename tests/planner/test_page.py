@@ -71,7 +71,7 @@ def test_of_one_machine_it_says_what_does_not_fit() -> None:
         list(page(plan(**GIVEN | {"world_size": 64}), HARDWARE["h100"]))
 
 
-EXPERTS, OFFLOAD = "took 0.6 to 2.6 times the planned seconds", "with offload took 0.4 to 2.5 times"
+EXPERTS, OFFLOAD = "took 0.6 to 2.6 times the planned seconds", "with offload took 0.4 to 5 times"
 
 
 def test_wherever_seconds_are_shown_it_says_how_far_published_ones_are() -> None:

@@ -25,8 +25,8 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     their results for the gradients of the weights with which they are added; the paper's engine multiplies with these
     inside the expert, as Megatron-Core does.
     """
-    h, scores, policy = model.hidden, model.heads * settings.sequence, settings.policy
-    width, stream = policy.activation, policy.stream
+    h, scores = model.hidden, model.heads * settings.sequence
+    width, stream = settings.policy.activation, settings.stream
     q, cut, between = model.q_hidden, settings.tensor_parallel, settings.between
     copies = 3 * q * width if settings.attention == "flash_copies" else 0
     beside = not settings.partly_frozen or settings.adapted == "all"
@@ -35,14 +35,15 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     norm = h * stream
     if model.gated and settings.plain:  # x.float() * rsqrt(...), then the weight: transformers, torchtune and LitGPT
         norm = h * (4 + (0 if settings.partly_frozen else stream))
+    apart = stream > width and model.gated and settings.plain  # autocast casts the input of each matrix
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
         "inputs of the two norms": 2 * norm / between,
-        "input of queries, keys and values": h * width / between,
+        "input of queries, keys and values": (3 if apart else 1) * h * width / between,
         "queries, keys and values": ((q + 2 * model.kv_hidden) * width + copies) / cut,
         "attention core": (core if settings.attention == "math" else 4 * model.heads) / cut,
         "input of the attention's projection": q * width / cut,
-        "input of the feed-forward layer": h * width / between if beside or model.experts else 0,
+        "input of the feed-forward layer": (2 if apart else 1) * h * width / between if beside or model.experts else 0,
         "inputs of experts": sent if beside else 0,
         "results of experts": 0 if settings.engine == "paper" else sent,
         "inside of the feed-forward layer": products * inside(model, settings) * width / cut,
@@ -73,7 +74,7 @@ def kept(model: Transformer, settings: Settings) -> float:
     experts' grouped products are not in its list (_get_default_save_ops); what ranks exchange for experts is.
     """
     items, width, between = layer(model, settings), settings.policy.activation, settings.between
-    stream = model.hidden * settings.policy.stream / between
+    stream = model.hidden * settings.stream / between
     if settings.checkpointing == "full":
         return stream
     if settings.checkpointing == "operators":
@@ -94,7 +95,7 @@ def gradients_at_work(model: Transformer, settings: Settings) -> float:
     cut, wide = settings.tensor_parallel, _products(model, settings) * inside(model, settings)
     h = model.hidden if settings.sequence_parallel else model.hidden * cut
     scores = 2 * model.heads * settings.sequence if settings.attention == "math" else 0
-    stream, width = h * settings.policy.stream, settings.policy.activation
+    stream, width = h * settings.stream, settings.policy.activation
     return (stream + max(wide // 2, scores - 2 * h - wide) * width) / cut
 
 
@@ -129,10 +130,11 @@ def held_back(model: Transformer, settings: Settings) -> float:
 
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
-    h, policy = model.hidden / settings.between, settings.policy
+    h = model.hidden / settings.between
     return {
-        "dropout mask of the embedding": h * _MASK if model.dropout else 0, "input of the last norm": h * policy.stream,
-        "input of the head": h * policy.activation, "logits in fp32": 4 * model.vocab / settings.logit_cut,
+        "dropout mask of the embedding": h * _MASK if model.dropout else 0,
+        "input of the last norm": h * settings.stream, "input of the head": h * settings.policy.activation,
+        "logits in fp32": 4 * model.vocab / settings.logit_cut,
     }  # fmt: skip
 
 

@@ -117,7 +117,8 @@ def _buffer(name: str, count: float, width: int, why: str, *moments: str) -> Par
 def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the flat buffers of this course's engines to stage 2, and the gradient that moves into one.
 
-    In 16 bits, torch makes an fp32 copy on CPUs of what it adds to an fp32 sum. Stage 0 has no further buffer.
+    In 16 bits, torch makes an fp32 copy on CPUs of what it adds to an fp32 sum. Stage 0 has no further buffer, but from
+    the second micro-batch on, new sums are there until the end of backward, and the old ones as well.
     """
     policy, stage, largest = engine.policy, settings.stage, max(everything(model))
     when = AVERAGING if stage == 1 else END
@@ -127,6 +128,10 @@ def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Pa
         found.append(_buffer("their average", whole // settings.shards, policy.gradient, "a shard", when))
     else:
         found.append(_buffer("a gradient as it comes", largest, settings.policy.parameter, "whole", when))
+    if not stage and settings.micro_batches > 1:
+        first = min(model.early + engine.bucket_bytes // settings.policy.parameter, model.params)
+        found += [_buffer("new sums of gradients", count, policy.gradient, "whole, next to the old ones", moment)
+                  for count, moment in ((first, START), (model.params, END))]  # fmt: skip
     if policy.master:
         found.append(_buffer("a gradient cast to be added", largest, policy.gradient, "torch does so on CPUs", when))
     return found

@@ -23,7 +23,7 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
     if model.units:
         found += [*buffers(model, own, engine, settings), *_temporaries(engine, settings)]
     if model.transformer:
-        found += [*_activations(model, model.transformer, settings), *_copies(own, settings)]
+        found += [*_activations(model, model.transformer, settings), *_copies(model, own, settings)]
     return tuple(part for part in found if part.nbytes)
 
 
@@ -82,17 +82,25 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
         yield Part(category="other", name=name, nbytes=round(tokens * nbytes), why=why, moments=moments)
 
 
-def _copies(model: Model, settings: Settings) -> Iterator[Part]:
-    """Yield autocast's copies of trained matrices: until their backward, or, where a layer is computed again, until the
-    end of forward, and then of one layer."""
-    behind, *layers = (
-        numel([shape for shape in unit if len(shape) > 1])
-        for unit in (model.units[0][len(model.units[0]) - model.behind :], *model.units[1:])
-    )
-    again, one, every = settings.checkpointing in ("operators", "full"), max(layers, default=0), sum(layers)
-    for count, moment in ((every + behind + model.tied, FORWARD), (one if again else every, START), (one, END)):
-        nbytes, why = settings.policy.copied * count, f"{settings.policy.copied} bytes each"
-        yield Part(category="activations", name="autocast's copies", nbytes=nbytes, why=why, moments=(moment,))
+def _copies(model: Model, own: Model, settings: Settings) -> Iterator[Part]:
+    """Yield autocast's copies of fp32 matrices: until their backward or, where a layer is computed again, of one layer.
+
+    autocast caches those of trained matrices until the end of forward, those of frozen ones not (`cached_cast`).
+    """
+    again, part, lora = settings.checkpointing in ("operators", "full"), settings.trainable, settings.lora_rank > 0
+    frozen = (settings.frozen == "fp32" and part > 0) * (1 if lora else 1 - part)
+    for what, matrices, share, cached in (
+        ("trained", own if lora else model, part, True), ("frozen", model, frozen, not again)
+    ):  # fmt: skip
+        behind, *layers = (
+            numel([shape for shape in unit if len(shape) > 1])
+            for unit in (matrices.units[0][len(matrices.units[0]) - matrices.behind :], *matrices.units[1:])
+        )
+        one, every, ends = max(layers, default=0), sum(layers), behind + matrices.tied
+        for count, moment in ((ends + cached * every, FORWARD), (one if again else every, START), (one, END)):
+            nbytes, why = round(settings.policy.copied * share * count), f"{settings.policy.copied} bytes each"
+            name = f"autocast's copies of {what} matrices"
+            yield Part(category="activations", name=name, nbytes=nbytes, why=why, moments=(moment,))
 
 
 def _activation(name: str, nbytes: float, why: str, *moments: str) -> Part:

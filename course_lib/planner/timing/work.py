@@ -132,7 +132,7 @@ def element_wise(model: Transformer, settings: Settings) -> float:
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2
     inside = min(accesses * model.computed_ffn * width, whole)
-    stream = (whole - inside) * settings.policy.stream / width
+    stream = (whole - inside) * settings.stream / width
     copies = (7 if settings.expert_parallel > 1 else 3) * model.chosen * settings.capacity_factor
     return inside / cut + (stream + copies * model.hidden * width) / settings.between
 

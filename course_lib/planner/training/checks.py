@@ -19,7 +19,7 @@ def known(what: str, name: object, names: Iterable[object]) -> None:
     if name not in names:
         texts, typed = [other for other in names if isinstance(other, str)], str(name).lower()
         close = [text for text in texts if typed.startswith(f"{text}-")] or get_close_matches(typed, texts, n=1)
-        few = len(names) <= 8 or not close
+        few = len(names) <= 16 or not close
         hint = f"Choose one of {', '.join(map(repr, names))}." if few else f"Did you mean {close[0]!r}?"
         raise PlanError(f"{what}={name!r}: there is no such {what}. {hint}")
 

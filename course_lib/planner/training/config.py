@@ -78,7 +78,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if strange:
         raise PlanError(
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
-            "latent attention or a state space. Give a number of parameters instead, params=..."
+            "latent attention or a state space. Give a number of parameters instead, such as params=7e9."
         )
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
     count = _first(config, _EXPERTS)

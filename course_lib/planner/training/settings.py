@@ -59,8 +59,9 @@ class Settings:
         lora_rank: instead, the rank of trained adapters beside frozen matrices (LoRA, arXiv 2106.09685).
         adapted: the matrices whose inputs are kept for what is trained beside them: "all" of a layer, or "attention"'s.
         frozen: the type of frozen parameters: one of `FROZEN`.
-        compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the engine
-            "torch", it also moves fewer bytes. Other engines are timed with kernels fused by hand, as in Megatron-LM.
+        compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the
+            engines "torch" and "zero", it also moves fewer bytes. Others are timed with kernels fused by hand, as in
+            Megatron-LM.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
         offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
             ZeRO-Offload), "parameters" (stage 3).
@@ -132,7 +133,12 @@ class Settings:
     @property
     def plain(self) -> bool:
         """Whether a gated model's norms and gates are torch's plain kernels, not fused by hand or by a compiler."""
-        return self.engine == "torch" and not self.compiled
+        return self.engine in ("torch", "zero") and not self.compiled
+
+    @property
+    def stream(self) -> int:
+        """Bytes of an element of the residual stream, which is in 16 bits if the frozen embedding is."""
+        return self.policy.activation if self.partly_frozen and self.frozen != "fp32" else self.policy.stream
 
     @property
     def between(self) -> int:

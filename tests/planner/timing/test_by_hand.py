@@ -16,9 +16,9 @@ GPT = Transformer(
 LLAMA = replace(GPT, gated=True, ffn=3000)
 MACHINE: Hardware = replace(
     HARDWARE["h100"], fast_flops=1e30, memory_bandwidth=1e9, inside=Link(alpha=0.0, bandwidth=1e9), launch=0.0,
-    switch=None, host_link=1e6, host_bandwidth=8e6,
+    switch=None, host_link=1e6, host_bandwidth=4e6,
 )  # fmt: skip
-"""Matrices take no time; memory and links carry 1 byte in a nanosecond; each rank has 1 MB/s to and in the host."""
+"""Matrices take no time; memory and links carry 1 byte in a nanosecond; 4 ranks have 1 MB/s each to and in the host."""
 
 
 def cut(tensor: int = 1, **given: object) -> Settings:
@@ -45,11 +45,12 @@ def test_plain_torch_moves_more_unless_compiled() -> None:
     eager, compiled = (cut(4, sequence_parallel=False, engine="torch", stage=3, compiled=c) for c in (False, True))
 
     assert element_wise(LLAMA, eager) == 220_000 + 30_000 / 4
+    assert element_wise(LLAMA, cut(engine="zero", stage=3)) == 250_000
     assert element_wise(LLAMA, compiled) == 82_000 + 18_000 / 4
     assert element_wise(GPT, eager) == element_wise(GPT, compiled) == 84_000 + 16_000 / 4
 
 
-@pytest.mark.parametrize(("engine", "stage"), [("paper", 3), ("zero", 3), ("nanotron", 1)])
+@pytest.mark.parametrize(("engine", "stage"), [("paper", 3), ("nanotron", 1)])
 def test_other_engines_are_timed_with_fused_kernels(engine: str, stage: int) -> None:
     assert element_wise(LLAMA, cut(engine=engine, stage=stage)) == 100_000
 

@@ -269,12 +269,13 @@ def test_the_optimizer_reads_and_writes() -> None:
 
 
 def test_the_host_shares_its_bandwidth_among_its_devices() -> None:
-    """28 bytes for each of 1500 parameters of a rank, at 13 % of an eighth of 4000 bytes a second; 3000 go back."""
+    """28 bytes for each of 1500 parameters of a rank, at 13 % of a half of 1000 bytes a second; 3000 go back."""
     given = STAGE_3 | {"stage": 1, "optimizer": "adam", "offload": ["optimizer"]}
-    found = spans(replace(IDLE, host_bandwidth=4000, host_link=500), HOST, **given)
+    for devices, bandwidth in ((8, 1000), (1, 500)):  # 6 devices of 8 are idle; or each rank has a host
+        found = spans(replace(IDLE, devices=devices, host_bandwidth=bandwidth, host_link=500), HOST, **given)
 
-    assert found["optimizer step on the host"] == [pytest.approx(84 / 0.13)]
-    assert found["copy parameters to the device"] == [pytest.approx(6)]
+        assert found["optimizer step on the host"] == [pytest.approx(84 / 0.13)]
+        assert found["copy parameters to the device"] == [pytest.approx(6)]
 
 
 def test_sums_of_gradients_are_read_and_written() -> None:
