@@ -65,8 +65,9 @@ exercise = Exercise("data_parallel.average_gradients", title="Average the gradie
     Differentiation is linear: the gradient of the mean of the losses is the mean of the gradients. `requires_grad` is
     the same on every rank, so it may decide whether to call. Whether there is a gradient can differ from rank to rank,
     so it may not decide. One case is left open here: a parameter that no rank used. A gradient of zeros differs from no
-    gradient, because weight decay and momentum still change the parameter. torch's DDP and the course's own
-    `zero.DataParallel` find such parameters and leave them without a gradient.""")
+    gradient, because weight decay and momentum still change the parameter. With `find_unused_parameters=True`, torch's
+    own engine (DDP) and the course's `zero.DataParallel` find such parameters and leave them without a gradient.
+    Without it, both raise an error.""")
 
 
 @exercise

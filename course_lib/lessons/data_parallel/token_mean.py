@@ -40,7 +40,7 @@ def averaged(solution: Solution, scores: torch.Tensor, targets: torch.Tensor) ->
 
 exercise = Exercise("data_parallel.token_mean", title="A loss for each token", draw=draw, trial=averaged,
     inputs_matter=False, task="""
-    Return the loss of this rank, for `loss.backward()`. The engine averages gradients over ranks, as DDP and FSDP do.
+    Return this rank's loss, for `loss.backward()`. The engine averages gradients over ranks, as torch's engines do.
     Scale your loss so that the mean of the ranks' losses is the mean over all tokens of all ranks. The mean of their
     gradients is then its gradient. Ranks have different numbers of tokens, and a rank may have none. A target of -100
     marks padding, which is not a token.""", hints="""
