@@ -28,7 +28,7 @@ QUIZ = Quiz(name="start", title="Start here", questions=(
         One of four ranks raises an exception while the others wait for it. What happens in this course?
 
         - [x] All ranks are stopped, and one message names the rank that failed and the line
-          > This takes about a second. The next run works as if nothing had happened.
+          > This happens at once. The next run works as if nothing had happened.
         - [ ] The others wait until you restart the kernel
           > That happens with bare processes. A world stops the other ranks.
         - [ ] The others go on without the rank that failed
