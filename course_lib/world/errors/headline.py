@@ -97,6 +97,11 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         )
     if ops in ({"send"}, {"recv"}) and not any(call.inside == call.op for call in calls):  # they may go on
         return headline, "give each isend its irecv: compare the peers and tags that each rank names in these lines."
+    if ops == {"recv"} and len({call.tag for call in calls}) > 1:
+        return headline, (
+            "look for a recv whose send no rank makes, such as in a loop that is longer on one rank. If every recv has "
+            "a send, let some ranks send first."
+        )
     if ops in ({"send"}, {"recv"}):
         return headline, (
             f"let some ranks {'recv' if ops == {'send'} else 'send'} first (for example the even ones), "

@@ -205,7 +205,8 @@ def _behind(members: Members) -> Difference | None:
     here = _made_at_the_line_of(members.call, histories)
     last, first = min(made, key=made.__getitem__), max(made, key=made.__getitem__)
     behind, ahead = ([rank for rank in made if made[rank] == made[one]] for one in (last, first))
-    missing, in_a_loop = made[first] - made[last], here[first] > here[last] > 0
+    same_way = any(one.stack == members.call.stack for one in histories[last])
+    missing, in_a_loop = made[first] - made[last], here[first] > here[last] > 0 and same_way
     if missing < (1 if in_a_loop else 2):
         return None
     behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
@@ -222,6 +223,7 @@ def _left_a_loop(members: Members) -> Difference | None:
     one_line = len({call.line for call in fault.calls.values()}) == 1
     if (fault.detail != "collective" and one_line) or histories.keys() != fault.calls.keys():
         return None
+    histories = {rank: _up_to(fault.calls[rank], history) for rank, history in histories.items()}
     for call in fault.calls.values():
         here = _made_at_the_line_of(call, histories)
         count = max(here.values()) - 1
@@ -237,6 +239,15 @@ def _left_a_loop(members: Members) -> Difference | None:
                 advice += f" Or {who(ahead)} went on to the next round of a loop without the call at {lines[0]}."
             return Difference(line=line, advice=advice)
     return None
+
+
+def _up_to(call: Call, history: Sequence[Call]) -> list[Call]:
+    """Return a rank's calls without equal ones after this one: DDP starts several broadcasts before it waits."""
+    return [
+        one
+        for one in history
+        if (one.variant, one.group_name) != (call.variant, call.group_name) or one.number <= call.number
+    ]
 
 
 def _or_a_call(behind: list[int], calls: Mapping[int, Call], ahead: Call) -> str:

@@ -1,6 +1,7 @@
 """The message of a failed run: what happened, the values, why, and what to do next."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import inf
 
 from ...errors import grouped, who
@@ -36,7 +37,7 @@ def error_of(
         if under_way:
             advice = f"look for a call that only some ranks make: a longer loop, or an `if`. If there is none: {advice}"
     in_threads = list(_in_threads(reports))
-    lines = [first, *_where(fault, reports, world_size), *_handled(reports), *under_way, *in_threads]
+    lines = [first, *_where(fault, reports, world_size, kept.calls), *_handled(reports), *under_way, *in_threads]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         shown, advice = _from_histories(fault, reports, kept.calls, advice)
         lines += shown
@@ -90,11 +91,12 @@ def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[s
         )
 
 
-def _where(fault: Fault, reports: Sequence[RankReport], world_size: int) -> list[str]:
+def _where(fault: Fault, reports: Sequence[RankReport], world_size: int, calls: Sequence[Sequence[Call]]) -> list[str]:
     """Return a line for each activity: first that of the ranks in the headline, then of those that wait for them."""
     raiser = in_headline(fault, reports)
     named = str(raiser.raised) if raiser is not None else ""
-    shown = grouped({report.rank: _activity(report, fault, named, world_size) for report in reports})
+    made = [*chain.from_iterable(calls)]
+    shown = grouped({report.rank: _activity(report, fault, named, world_size, made) for report in reports})
     waits = dict.fromkeys(fault.ranks if raiser is None else [raiser.rank], 0)
     for number in range(1, len(reports)):
         waits |= {r.rank: number for r in reports if r.rank not in waits and not r.missing.isdisjoint(waits)}
@@ -129,7 +131,7 @@ def _in_threads(reports: Sequence[RankReport]) -> Iterator[str]:
         yield f"  a thread of {who(ranks)} raised {text}"
 
 
-def _activity(report: RankReport, fault: Fault, named: str, world_size: int) -> str:
+def _activity(report: RankReport, fault: Fault, named: str, world_size: int, made: Sequence[Call]) -> str:
     if report.raised is not None:
         first, named_first = (text.partition("\n")[0] for text in (str(report.raised), named))
         raised = f"raised {report.raised.type if first == named_first else first.rstrip('.')}"
@@ -146,7 +148,7 @@ def _activity(report: RankReport, fault: Fault, named: str, world_size: int) -> 
     if call is not None:
         called = arrived or not call.ranks or report.call is None
         verb = "called" if called else "died in" if report.state == "died" else "waited in"
-        way = way_to(call, fault.calls.values())
+        way = way_to(call, [*fault.calls.values(), *(one for one in made if one.line == call.line)])
         return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(way)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"

@@ -33,7 +33,7 @@ from ..error_report import ErrorReport
 from ..learner_code import importing
 from ..rank_threads.process_state import meters_informed
 from ..rank_threads.rank_state import rank_variables, seed_process
-from ..rank_threads.stopping import reporting_dropped, without_stopped
+from ..rank_threads.stopping import must_finish, without_stopped
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from ..torch_hooks.gpus import pretended
@@ -114,7 +114,7 @@ class Worker:
             send(self._wire, (number, event, arguments))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
-        if self._rank is not None and self._rank.stoppable and not importing(frame) and not reporting_dropped(frame):
+        if self._rank is not None and self._rank.stoppable and not importing(frame) and not must_finish(frame):
             raise Stopped
 
     # -- a job -----------------------------------------------------------------------------------------------------

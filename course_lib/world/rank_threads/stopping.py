@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ class Stoppable(threading.Thread):
         """Raise `Stopped` in the learner's code. Return False, with nothing raised, if the thread is not there."""
         self.rank_state.stopping = True
         with self._guard:
-            if not self._stoppable or reporting_dropped(stack_of(self)):
+            if not self._stoppable or must_finish(stack_of(self)):
                 return False
             self._stop_sent = True
             _send(self, _STOPPED)
@@ -81,9 +82,11 @@ def _report_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped:
         report(dropped)
 
 
-def reporting_dropped(frame: FrameType | None) -> bool:
-    """Return whether a hook of `without_stopped` is on the stack of `frame`. Python would print a `Stopped` there."""
-    return frame is not None and any(one.f_code is _report_dropped.__code__ for one, _ in walk_stack(frame))
+def must_finish(frame: FrameType | None) -> bool:
+    """Return whether the stack of `frame` has a hook of `without_stopped`, where Python would print a `Stopped`, or
+    `logging`, whose lock it would leave held."""
+    codes = [one.f_code for one, _ in walk_stack(frame)] if frame is not None else []
+    return any(code is _report_dropped.__code__ or code.co_filename == logging.__file__ for code in codes)
 
 
 def stop_looking() -> None:

@@ -468,9 +468,9 @@ def averages_after_fewer_steps() -> None:
 def calls_a_helper_once_more() -> None:
     """ranks 0, 2 returned without the all_reduce #2 that rank 1 waits in
       ranks 0, 2 returned
-      rank 1 waited in all_reduce #2 at test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2))
-      ranks 0, 2 are 1 collective behind: 1 at that line, 2 on rank 1
-    Next: look for a longer loop on rank 1, or an `if` with a call that the other ranks do not make.
+      rank 1 waited in all_reduce #2 at test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2)), called from
+            test_failures.py line _, in calls_a_helper_once_more:  reduce()
+    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps ranks 0, 2 from it.
     """
 
     def reduce() -> None:
@@ -479,6 +479,23 @@ def calls_a_helper_once_more() -> None:
     reduce()
     if rank() == 1:
         reduce()
+
+
+@fails("mismatch", ranks=2)
+def has_a_batch_more_for_a_model_with_buffers() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #3; rank 1: broadcast #10
+      rank 0 called all_reduce #3 at test_failures.py line _, in has_a_batch_more_for_a_model_with_buffers:
+            dist.all_reduce(torch.ones(1))
+      rank 1 called broadcast #10 at test_failures.py line _, in has_a_batch_more_for_a_model_with_buffers:
+            model(torch.randn(4, 2)).sum().backward()
+      rank 0 called broadcast at test_failures.py line _ only 6 times
+    Next: look for a shorter loop on rank 0 or a longer one on rank 1, or an `if`, a `continue`, a `return` or an `except`
+            in the loop.
+    """
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
+    for _ in range(2 + rank()):
+        model(torch.randn(4, 2)).sum().backward()
+    dist.all_reduce(torch.ones(1))
 
 
 @fails("mismatch", ranks=2)
