@@ -97,7 +97,7 @@ default. Small buckets mean many calls.
     FSDP2  The size of a unit: what you call fully_shard on.
 zero_optimization.allgather_bucket_size: whole number = 500,000,000
     does   Stages 1 and 2: elements of updated parameters that are gathered together.
-    costs  A buffer of that many elements.
+    costs  Nothing with torch 2: each parameter group is gathered in one call, in place, whatever the value.
     FSDP2  The size of a unit.
 zero_optimization.contiguous_gradients: bool = True
     does   Copies gradients into one buffer as they come.

@@ -38,10 +38,10 @@ exercise = Exercise("activations.bus_bytes", title="What crosses the bus", draw=
     return {"to the GPU": 4 * ..., "to the host": 4 * ...}
     ```
     """, explanation="""
-    Offloading the optimizer costs 4Ψ/N bytes on the bus in a step. FSDP2's `CPUOffloadPolicy` offloads parameters too,
-    so nearly 12Ψ/N cross: up to 8Ψ/N to the GPU, because it casts a shard to 16 bits after the copy and gathers most
-    units twice, and 4Ψ/N back. In exchange, the GPU keeps nothing between steps. With accumulation, everything happens
-    again for each micro-batch.""")
+    Offloading the optimizer in 16 bits costs 4Ψ/N bytes on the bus in a step. FSDP2's `CPUOffloadPolicy` offloads
+    parameters too, so nearly 12Ψ/N cross: up to 8Ψ/N to the GPU, because it casts a shard to 16 bits after the copy and
+    gathers most units twice, and 4Ψ/N back. In exchange, the GPU keeps nothing between steps. With
+    accumulation, everything happens again for each micro-batch.""")
 
 
 @exercise

@@ -140,7 +140,7 @@ def everything_over_the_bus(rng: random.Random) -> Numeric:
         right="The fp32 shard crosses before each of two gathers, and the fp32 shard of the gradient goes back.",
         wrong="Where are the shards, and in which dtype? Count the gathers of a step, then the gradients.",
         mistakes=(
-            (4 * params / world_size, "That is `offload_optimizer`, where the parameters stay on the GPU."),
+            (4 * params / world_size, "That is an optimizer offload in 16 bits: the parameters stay on the GPU."),
             (8 * params / world_size, "You count one direction only, or one gather. There are two gathers."),
             (6 * params / world_size, "The shards on the host have 4 bytes for each element."),
             (12 * params, "Only this rank's shard crosses its bus."),
