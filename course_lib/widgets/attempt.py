@@ -142,6 +142,9 @@ class Attempt:
             return f"Yours is called `{given}`. Later cells use `{name}`: call it that, and run the cell again."
         if self.passed:
             return f"Later cells use your `{name}`."
+        tried = self.progress.summary().exercises.get(self.exercise.name)
+        if tried is not None and tried.passed:
+            return f"You passed before, and that counts. With this version, later cells use the course's own `{name}`."
         return f"Until yours passes, later cells use the course's own `{name}`."
 
     @property

@@ -75,6 +75,13 @@ def test_a_dry_run_is_a_film_of_its_rank() -> None:
     assert "step 1: Rank 63: all_reduce #1, 504 B sent by each\n" in text
 
 
+def test_a_run_without_calls_is_one_step_and_lacks_no_values() -> None:
+    replay = World(1).run(dist.get_rank).replay()
+
+    assert str(replay).startswith("Replay: 1 rank, 1 step\nstep 1: Rank 0: returned\n    rank 0: 0\n")
+    assert "title='Replay of 1 rank in 1 step'" in replay._repr_html_()
+
+
 def test_without_a_measurement_the_replay_says_so() -> None:
     assert "Bytes were not measured" in str(World(2, measure=False).run(scaled_total).replay())
 

@@ -72,6 +72,12 @@ def test_a_pass_shows_the_hints_and_a_different_way_and_counts_no_hint(
     assert progress.hints("ranks.hello") == []
 
 
+def test_a_pass_counts_after_a_wrong_try(tried: Tried) -> None:
+    tried(right)
+
+    assert "You passed before, and that counts." in tried(sum_for_mean).attempt.consequence
+
+
 def test_a_right_solution_under_another_name_is_told_what_later_cells_call(tried: Tried) -> None:
     def mean(x: torch.Tensor) -> torch.Tensor:
         return right(x)
@@ -134,6 +140,7 @@ def test_a_failed_check_is_replayed_next_to_the_reference_on_a_click(tried: Trie
 
     assert re.findall("<h4>(.*?)</h4><style>", widget.films.value) == ["Yours", "The reference's"]
     assert widget.films.value.count("srcdoc=") == 2
+    assert "step 2: Both ranks: returned\n    rank 0: tensor(" in unescape(widget.films.value)
 
 
 def test_a_run_that_fails_is_replayed_up_to_there(tried: Tried) -> None:

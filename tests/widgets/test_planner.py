@@ -130,6 +130,7 @@ def test_the_text_form_is_the_plans_page() -> None:
     assert repr(planner) == "\n\n".join([head, *rest, "Byte by byte: planner.plan.explain('h100')"])
     planner.choose({"world_size": "12"})
     assert repr(planner).startswith("Cannot be planned: 12 ranks on 8x H100")
+    assert "a network, such as “nodes of 8x A100 80GB over InfiniBand”, “nodes of" in planner.verdict.value
 
 
 # The fields

@@ -138,7 +138,7 @@ def _world(exercise: Declaration, case: Case, timeout: float, replay: bool) -> W
 def _observed(exercise: Declaration, solution: Solution, case: Case, world: World) -> Observation:
     cpu = time.process_time()
     try:
-        run = _run(exercise, solution, case, world)
+        run = _run(exercise, solution, case, world, _on_rank)
     except CourseError as error:
         output = error.output if isinstance(error, RankError) else ()
         return Observation(error=error, output=output, cpu_share=(time.process_time() - cpu) / world.timeout)
@@ -156,18 +156,18 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
     )
 
 
-def _run(exercise: Declaration, solution: Solution, case: Case, world: World) -> Run:
+def _run(exercise: Declaration, solution: Solution, case: Case, world: World, on_rank: Callable[..., object]) -> Run:
     # World.run shows what ranks print and warns; the verdict contains both.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore", CourseWarning)
-        return world.run(_on_rank, exercise.trial or returned, solution, case.args)
+        return world.run(on_rank, exercise.trial or returned, solution, case.args)
 
 
 def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
     """Return the replay of a run of `solution` on `case`, also of one that fails."""
     world = World(case.world_size or 1, backend="simulated", timeout=CPU_LIMIT, replay=True)
     try:
-        return _run(exercise, solution, case, world).replay()
+        return _run(exercise, solution, case, world, _value_on_rank).replay()
     except RankError as error:
         return error.replay()
 
@@ -200,6 +200,11 @@ def _on_rank(
     before = plain(arguments)
     value = plain(trial(solution, *arguments))  # immediately: what is missing when it returns must not count
     return value, before, plain(arguments)
+
+
+def _value_on_rank(trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]) -> object:
+    __tracebackhide__ = True
+    return trial(solution, *args(dist.get_rank()))
 
 
 def returned(solution: Solution, *args: Any) -> Any:

@@ -108,6 +108,11 @@ exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_stor
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
     Next: count the bytes of the storage.""")
 
+exercise.edit("everything-saved", {KEY: "kept[len(kept)]", "= storage\n": "= tensor.clone().untyped_storage()\n",
+    "not in own": "not in ()"}, """
+    You add up all saved tensors: also the parameters, which exist anyway, and a storage twice if two tensors share it.
+    Next: count storages instead of tensors, each storage once, and leave out those of parameters and buffers.""")
+
 exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
     You tell tensors apart by the address of their first element. Two views of one storage can begin at different
     addresses, and you then count the storage twice. Next: compare the addresses at which the storages begin.""")

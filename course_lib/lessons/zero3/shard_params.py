@@ -28,6 +28,7 @@ def shard_and_parameters(
         "the shard": shard,
         "elements in each parameter": [param.numel() for param in params],
         "elements in each of the module's parameters": [param.numel() for param in module.params],
+        "dtypes of the parameters": [str(param.dtype) for param in params],
         "whether the shard is a leaf": shard.is_leaf,
     }
 
@@ -37,7 +38,8 @@ exercise = Exercise("zero3.shard_params", title="Keep a shard of the parameters"
     Join the parameters into one flat tensor, in their order, with zeros behind the last, so that its length is a
     multiple of the world size. Cut it into world size shards, and return this rank's shard: rank 0 has the first. An
     optimizer will update the shard, so it must be a leaf: autograd does not link it to the parameters. Leave each of
-    the module's parameters empty, with 0 elements. The memory of the whole must be freed; the check measures it.
+    the module's parameters empty: 0 elements, the same dtype. The memory of the whole must be freed; the check measures
+    it.
     """, hints="""
     Which elements does this rank still need when the function returns?
 
@@ -88,6 +90,10 @@ exercise.edit("emptied-by-a-view", {"param.data.new_empty(0)": "param.data.flatt
     The parameters have no elements any more, but something still refers to the memory of the whole and keeps it. It may
     be an empty slice, an attribute, or a variable outside the function. Next: assign a new tensor of 0 elements to
     `param.data`, not a slice of the old one, and store the flat tensor nowhere.""")
+
+exercise.edit("emptied-as-float32", {"param.data.new_empty(0)": "torch.empty(0)"}, """
+    You assign an empty float32 tensor to each `param.data`, and the parameter's dtype becomes float32, too. Code that
+    reads the dtype later gets the wrong one. Next: make the empty tensor from `param.data`, with `new_empty`.""")
 
 exercise.edit("new-parameters", {"for param in params:\nparam.data = param.data.new_empty(0)":
     "params[:] = [nn.Parameter(param.data.new_empty(0)) for param in params]"}, """

@@ -52,7 +52,7 @@ class Replay:
     def _repr_html_(self) -> str:
         height = 420 + 20 * min(len(self._film.lanes), 16)  # a first guess, so that the notebook jumps little
         page = self.html.replace("&", "&amp;").replace("'", "&#39;")
-        title = f"Replay of {len(self._film.lanes)} ranks in {self._film.last} steps"
+        title = f"Replay of {self._film.size(' in ')}"
         return (
             "<style>.course-untrusted { display: none }</style>"
             f"<iframe title='{title}' style='width: 100%; height: {height}px; border: 0' srcdoc='{page}'></iframe>"

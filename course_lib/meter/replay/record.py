@@ -72,6 +72,11 @@ class Film:
         """Return the number of the last step. The film begins at step 1."""
         return max((lane.events[-1].step for lane in self.lanes), default=1)
 
+    def size(self, between: str) -> str:
+        """Return the number of ranks and that of steps: `2 ranks, 1 step`."""
+        counts = {"rank": len(self.lanes), "step": self.last}
+        return between.join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
+
     @cached_property
     def is_ring(self) -> bool:
         """Whether every message goes to the next of at least three ranks."""
@@ -127,7 +132,7 @@ def film(
         show_memory: whether the film shows what each rank held.
     """
     notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
-    if not any(call.values for theirs in calls for call in theirs):
+    if any(calls) and not any(call.values for theirs in calls for call in theirs):
         notes.append("To see loop counters and small tensors' values too, make the world with World(…, replay=True).")
     place = {rank: number for number, rank in enumerate(ranks)}
     lanes = []

@@ -94,8 +94,7 @@ def numbers(values: Iterable[Any]) -> str:
 
 def text(film: Film, captions: Sequence[str]) -> str:
     """Return the film as text."""
-    ranks = "1 rank" if len(film.lanes) == 1 else f"{len(film.lanes)} ranks"
-    lines = [f"Replay: {ranks}, {film.last} steps", *film.notes]
+    lines = [f"Replay: {film.size(', ')}", *film.notes]
     for step, (caption, moment) in enumerate(zip(captions, film.moments, strict=True), 1):
         lines += [f"step {step}: {caption}", *_details(film, step, moment)]
     return "\n".join([*lines, *filter(None, [film.failure])])

@@ -110,10 +110,12 @@ def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _NAMED = re.compile(rf"\b({'|'.join(START)})=|\b({'|'.join(name for name in START if '_' in name)})\b")
+_CLUSTERS = re.compile(rf"\b({'|'.join(name for name, machine in HARDWARE.items() if machine.network)})\b")
 
 
 def labelled(text: str) -> str:
-    """Return a message of the planner with labels instead of settings: `GPUs = 6`, not `world_size=6`."""
+    """Return a message of the planner with labels instead of settings and hardware: `GPUs = 6`, not `world_size=6`."""
+    text = _CLUSTERS.sub(lambda found: f"“{TEXTS['hardware'][found[1]]}”", text)
     short = {name: _label(name).partition(":")[0] for name in START}
     return _NAMED.sub(lambda found: f"{short[found[1]]} = " if found[1] else short[found[2]], text)
 
