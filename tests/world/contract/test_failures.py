@@ -489,8 +489,8 @@ def has_a_batch_more_for_a_model_with_buffers() -> None:
       rank 1 called broadcast #10 at test_failures.py line _, in has_a_batch_more_for_a_model_with_buffers:
             model(torch.randn(4, 2)).sum().backward()
       rank 0 called broadcast at test_failures.py line _ only 6 times
-    Next: look for a shorter loop on rank 0 or a longer one on rank 1, or an `if`, a `continue`, a `return` or an `except`
-            in the loop.
+    Next: look for a shorter loop on rank 0 or a longer one on rank 1, or an `if`, a `continue`, a `return` or an
+            `except` in the loop.
     """
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
     for _ in range(2 + rank()):
