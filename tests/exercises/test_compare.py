@@ -300,6 +300,12 @@ def test_a_decision_is_not_called_a_computation(expected: Any, given: Any) -> No
     assert action.startswith("Go through your code with this case in mind")
 
 
+def test_places_that_are_0_are_not_called_a_factor_of_0() -> None:
+    finding = findings(trial([torch.tensor([0, 1])], [torch.tensor([0, 0])]))[0]
+
+    assert finding.likely == "" and "makes it 0" not in finding.action
+
+
 def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to_show() -> None:
     expected = torch.arange(12.0).view(3, 4)
     given = expected.index_fill(0, torch.tensor([1]), 0.0)
@@ -483,6 +489,23 @@ def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed:
 
     assert finding.observed == observed
     assert action in finding.action
+
+
+def test_an_argument_that_the_exercise_makes_is_named_if_the_solution_has_it() -> None:
+    def looks(solution: Any, seed: int, x: Any, *more: Any) -> Any:
+        return solution(x)
+
+    before, after = (plain([1, t(2), t(3)]), plain([1, t(5), t(6)]))
+    reference, solution = (
+        Observation(values=(None,), before=(before,), after=(end,), calls=((),)) for end in (before, after)
+    )
+    exercise, case = changed(MEAN, trial=looks), Case(world_size=0, args=lambda rank: ())
+    found = findings(Trial(exercise=exercise, case=case, expected=reference, yours=solution))
+
+    assert [finding.observed for finding in found] == [
+        "the argument x was changed in place by your function.",
+        "an argument was changed in place by your function.",
+    ]
 
 
 # Rules

@@ -258,8 +258,9 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
             cause = _changed if kept else left if untouched else _cause(trial, gap, _innermost(gap))
             name = _argument(trial, position)
             what = "changed in place" if kept else "left as it was" if untouched else "left with other values"
+            where = "on" if trial.case.world_size else "by"
             yield Finding(
-                observed=f"{name} was {what} on {trial.who(gap.ranks)}.",
+                observed=f"{name} was {what} {where} {trial.who(gap.ranks)}.",
                 likely=cause.likely,
                 action=cause.action,
                 table=_table(trial, gap),
@@ -269,7 +270,7 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
 _changed = Cause(
     likely="An operation wrote into the argument: `+=`, a method whose name ends in `_`, an assignment to `x[...]`, "
     "or a collective or `recv`, which writes into its tensor.",
-    action="Work on a copy: `x = x.clone()`.",
+    action="Work on a copy: `x = x.clone()`, or `list(x)` of a list.",
 )
 _not_changed = Cause(
     likely="The result belongs in the argument, which still has its first values: nothing wrote into it (`x = ...` "
@@ -283,6 +284,8 @@ _not_reached = Cause(
 
 
 def _argument(trial: Trial, position: int) -> str:
-    names = list(inspect.signature(trial.exercise.stub).parameters)
-    direct = trial.exercise.trial is None and position < len(names)
-    return f"the argument {names[position]}" if direct else f"argument {position + 1}"
+    own = list(inspect.signature(trial.exercise.stub).parameters)
+    through = trial.exercise.trial  # which may make the solution's arguments from its own
+    given = own if through is None else list(inspect.signature(through).parameters)[1:]
+    name = given[position] if position < len(given) else None
+    return f"the argument {name}" if name in own else "an argument"

@@ -196,7 +196,7 @@ def _not_a_number(gap: Gap) -> Cause | None:
             action="Leave those elements out before you compute with the rest.",
         )
     return Cause(
-        likely="NaN results from 0/0, from inf - inf, or from memory that was never written (`torch.empty`).",
+        likely="NaN results from 0/0, inf/inf or inf - inf, or from memory that was never written (`torch.empty`).",
         action="Print the tensor after each line, and find where NaN first appears.",
     )
 

@@ -39,7 +39,9 @@ def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
     tensors = [given for _, given in gap.pairs if isinstance(given, Array) and given.shape]
-    if not tensors or tensors[0].dtype.startswith("int"):  # a count, or numbers of places, among which 0 is usual
+    if tensors and tensors[0].dtype.startswith("int"):
+        return None  # numbers of places, among which 0 is usual
+    if not tensors:
         return Cause(likely="", action="Look for the condition, the `return` or the factor that makes it 0 here.")
     return Cause(
         likely="Every number is 0: nothing was written into the tensor, or it was cleared or multiplied by 0.",

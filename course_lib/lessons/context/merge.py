@@ -25,7 +25,8 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=1, args=args, what=what + ", two of which have seen nothing yet" * (number in (2, 3)))
 
 
-exercise = Exercise("context.merge", title="Softmax in two pieces", draw=draw, case_count=4, tolerance=1e-5, task="""
+exercise = Exercise("context.merge", title="Softmax in two pieces", draw=draw, case_count=4, tolerance=1e-5,
+    inputs_matter=False, task="""
     A query has attended to some keys, with the result `output`, and then to other keys, with the result `seen`. For
     each of the two, `total` is the logarithm of the sum of exp(score) over its keys. Return the result over all keys,
     and its total. A query that has seen nothing yet has the total −∞. Scores can be large, so never compute the sum
@@ -64,6 +65,11 @@ def merge(output: Tensor, total: Tensor, seen: Tensor, seen_total: Tensor) -> tu
 
 
 MERGED = "output * (total - both).exp() + seen * (seen_total - both).exp()"
+WITH_SUMS = "(output * total.exp() + seen * seen_total.exp()) / (total.exp() + seen_total.exp())"
+OVERFLOWS = """
+    Your formula is right, but exp of a large total is infinite in float32. Next: keep to differences of totals inside
+    exp, which are never positive.
+    """
 
 exercise.edit("sum", {MERGED: "output + seen"}, """
     You add the two results. Each is a mean already, so their sum is too large. Next: weigh each by its share of the
@@ -90,10 +96,13 @@ exercise.edit("weights-of-logarithms", {"(total - both).exp()": "(total / (total
     Your weights are shares of the totals, and the totals are logarithms. Next: take exp of a difference of totals.
     """)
 
-exercise.edit("overflows", {"torch.logaddexp(total, seen_total)": "(total.exp() + seen_total.exp()).log()"}, """
-    Your formula is right, but exp of a large total is infinite in float32. Next: keep to differences of totals inside
-    exp, which are never positive.
-    """)
+exercise.edit("overflows", {"torch.logaddexp(total, seen_total)": "(total.exp() + seen_total.exp()).log()"},
+    OVERFLOWS)
+
+exercise.edit("weights-overflow", {MERGED: WITH_SUMS}, OVERFLOWS)
+
+exercise.edit("everything-overflows", {MERGED: WITH_SUMS, "torch.logaddexp(total, seen_total)":
+    "(total.exp() + seen_total.exp()).log()"}, OVERFLOWS)
 
 exercise.edit("first-total-kept", {"(seen_total - both).exp(), both": "(seen_total - both).exp(), total"}, """
     You return the total of the first keys. With it, the next block would be weighed as if these keys were all that was

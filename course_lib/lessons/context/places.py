@@ -59,6 +59,11 @@ exercise.edit("one-past-the-end", {"2 * world_size - 1 - rank": "2 * world_size 
     rank 0 gets from the back.
     """)
 
+exercise.edit("from-the-back-at-zero", {"pieces[2 * world_size - 1 - rank]": "pieces[-rank]"}, """
+    Counted from the back, the last piece has the number −1. You begin with −0, which is the first piece.
+    Next: check which piece rank 0 gets from the back.
+    """)
+
 exercise.edit("n-pieces", {"chunk(2 * world_size)": "chunk(world_size)",
     "pieces[2 * world_size - 1 - rank]": "pieces[world_size - 1 - rank]"}, """
     You cut into N pieces and give each rank two, so every piece has two ranks. Next: cut into 2N pieces.

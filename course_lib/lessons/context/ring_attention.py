@@ -55,8 +55,8 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 exercise = Exercise("context.ring_attention", title="Keys and values on a ring", draw=draw, case_count=4,
-    tolerance=1e-5, asynchronous=True, rules=[travels_while_it_computes, sends_no_more("N − 1 sends of a block")],
-    task="""
+    tolerance=1e-5, asynchronous=True, inputs_matter=False,
+    rules=[travels_while_it_computes, sends_no_more("N − 1 sends of a block")], task="""
     Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
     of this rank's queries to the keys of all ranks. Pass the blocks around the ring, world size − 1 times.
     `attend(query, block)` returns the attention to one block, and its total; put the results together with your

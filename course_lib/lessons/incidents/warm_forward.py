@@ -125,8 +125,9 @@ exercise.edit("raises-the-learning-rate", LATE | {FORWARD: FORWARD + OPTIMIZER.r
     Next: find out which tensors the optimizer holds.""")
 
 exercise.edit("nothing-moves", {BLOCKS: OPTIMIZER + BLOCKS, OPTIMIZER: ""}, """
-    What is sharded does not move: your optimizer holds tensors that the model does not train with. If it is made before
-    `fully_shard`, these are the parameters that sharding replaces. Next: make it where all parameters are shards.""")
+    What is sharded does not move, because your optimizer finds no gradients. If it is made before `fully_shard`, it
+    holds the parameters that sharding replaces.
+    Next: look at where the optimizer is made, and at what happens to the gradients before its step.""")
 
 exercise.edit("outermost-unit-not-sharded", {ROOT: ""}, """
     Everything moves, but the parameters outside the blocks belong to no unit. Nobody averages their gradients, so each

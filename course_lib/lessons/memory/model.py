@@ -76,7 +76,8 @@ exercise.edit("frozen-left-out", {'held["parameters"] += nbytes\n': "", "held[\"
     Next: count the bytes of every parameter; let `requires_grad` decide only about the gradient.""")
 
 exercise.edit("always-four-bytes", {"param.element_size()": "4"}, """
-    You count 4 bytes for every element, as in float32. Elements of bfloat16 and float16 take 2 bytes, of float64 8.
+    You count the same bytes for every element, such as the 4 of float32. Elements of bfloat16 and float16 take
+    2 bytes, of float64 8.
     Next: use `param.element_size()`.""")
 
 exercise.edit("elements", {" * param.element_size()": ""}, """

@@ -52,7 +52,7 @@ def _peers(calls: Any) -> str:
 
 
 exercise = Exercise("pipeline.run_schedule", title="Run the schedule", draw=draw, trial=trained,
-    asynchronous=True, rules=[in_the_order_of_the_schedule], task="""
+    asynchronous=True, inputs_matter=False, rules=[in_the_order_of_the_schedule], task="""
     Take all micro-batches through the pipeline, in the order of this rank's `schedule`. Each parameter then has the
     gradient of the mean of the micro-batches' losses. The last rank returns this mean, the others None. Ranks send to
     each other at the same time, so send with `dist.isend`, and wait for all sends at the end.

@@ -112,6 +112,10 @@ exercise.edit("first-rank-decides", {AGREE: "dist.broadcast(finite, src=0)\n"}, 
     Every rank returns what rank 0 found. Rank 0 does not see an overflow in the shard of a different rank.
     Next: use a collective to which every rank contributes its own flag.""")
 
+exercise.edit("any-element-suffices", {"isfinite().all()": "isfinite().any()"}, """
+    You call a gradient finite as soon as *one* of its elements is. All of them have to be.
+    Next: look at how `isfinite()` becomes one answer for a whole gradient.""")
+
 exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf().any()"}, """
     You look only for infinities. Infinity minus infinity is NaN, so an overflow can also appear as NaN.
     Next: use `isfinite()`, which is false for both.""")

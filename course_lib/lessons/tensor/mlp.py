@@ -89,6 +89,13 @@ exercise.edit("bias-on-every-rank", {"F.linear(features, down.weight)": "down(fe
     Next: multiply by `down.weight` only, and add `down.bias` after the sum.
     """)
 
+exercise.edit("bias-on-one-rank", {"summand = F.linear(features, down.weight)\nreturn all_reduce(summand) + down.bias":
+    "bias = down.bias if torch.distributed.get_rank() == 0 else None\n"
+    "return all_reduce(F.linear(features, down.weight, bias))"}, """
+    The output is right. But only rank 0 adds the bias, so the bias gets a gradient only there, and after a step the
+    ranks have different biases. Next: add `down.bias` on every rank, where all of them have the same values.
+    """)
+
 exercise.edit("gelu-at-the-end", {"F.gelu(up(copy(x)))": "up(copy(x))",
     "all_reduce(summand) + down.bias": "F.gelu(all_reduce(summand) + down.bias)"}, """
     GELU comes after the second matrix. Two matrices without GELU between them are only one linear map.

@@ -2,6 +2,7 @@
 
 import heapq
 import random
+from numbers import Integral
 from typing import Any
 
 from ...exercises import Case, Exercise, Solution
@@ -29,7 +30,7 @@ def give_out(solution: Solution, numels: list[int], world_size: int) -> Any:
         return {"what was returned": kind, "all numbers in the lists": None, "elements of a rank, the most first": None}
     return {
         "what was returned": f"{len(parts)} {kind}",
-        "all numbers in the lists": sorted(number for part in parts for number in part),
+        "all numbers in the lists": sorted(int(number) for part in parts for number in part),
         "elements of a rank, the most first": sorted((sum(sizes[n] for n in part) for part in parts), reverse=True),
     }
 
@@ -42,7 +43,7 @@ def _kind(parts: Any, count: int) -> str:
         if not isinstance(part, list):
             return f"a list of {type(part).__name__}"
         for number in part:
-            if not isinstance(number, int):
+            if not isinstance(number, Integral):  # NumPy's, too
                 return f"lists of {type(number).__name__}"
             if number not in range(count):
                 return f"lists with the number {number}, and the parameters are 0 to {count - 1}"

@@ -116,7 +116,8 @@ exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()"
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
     squares. Next: all-reduce the sum of the squares, and take the root afterwards.""")
 
-exercise.edit("mean-of-squares", {"squares.sqrt()": "(squares / dist.get_world_size()).sqrt()"}, """
+exercise.edit("mean-of-squares", {"dist.all_reduce(squares)\nnorm = squares.sqrt()":
+    "dist.all_reduce(squares)\nnorm = (squares / dist.get_world_size()).sqrt()"}, """
     You divide the sum of the squares by the world size. The gradients are averaged already, and the ranks sum squares
     of different elements. Next: leave out the division.""")
 

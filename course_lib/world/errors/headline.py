@@ -201,7 +201,8 @@ ADVICE = {
     "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
     "dtype": "convert the tensors to one dtype before the call, on every rank.",
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",
-    "root": "src and dst must be the same number on every rank; only the rank with that number holds the source.",
+    "root": "src and dst must be the same number on every rank: that of the rank that sends, or collects. If they are, "
+    "a rank skipped an earlier call (an `if`, a `continue`), so that the ranks are at different calls.",
     "reduction": "pass the same op= on every rank.",
     "members": NEW_GROUP,
     "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",

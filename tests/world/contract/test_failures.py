@@ -975,7 +975,8 @@ def names_a_different_root() -> None:
     """the ranks disagree about the root in broadcast #1: ranks 0, 1: root 0; rank 2: root 1
       ranks 0-2 called broadcast #1 at test_failures.py line _, in names_a_different_root:
             dist.broadcast(torch.ones(2), src=rank() // 2)
-    Next: src and dst must be the same number on every rank; only the rank with that number holds the source.
+    Next: src and dst must be the same number on every rank: that of the rank that sends, or collects. If they are,
+            a rank skipped an earlier call (an `if`, a `continue`), so that the ranks are at different calls.
     """
     dist.broadcast(torch.ones(2), src=rank() // 2)
 
