@@ -13,8 +13,12 @@ from ..planner import HARDWARE, MODELS, Settings
 from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, written
 
 ALSO = {"batch": ["--batch-size", "--micro-batch-size"], "sequence": ["--context", "--seq-len", "--seqlen"],
-        "stage": ["--zero", "--zero-stage"]}  # fmt: skip
+        "stage": ["--zero", "--zero-stage"],
+        "micro_batches": ["--grad-accum", "--gradient-accumulation-steps"]}  # fmt: skip
 """Options of other programs, which `--help` does not list."""
+INSTEAD = {"--gradient-checkpointing": "--checkpointing full", "--bf16": "--precision mixed, or bf16 without masters",
+           "--qlora": "--lora-rank 16 --frozen nf4"}  # fmt: skip
+"""What `course plan` has in place of other programs' options that take no value."""
 
 QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"

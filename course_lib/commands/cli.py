@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.commands import doctor, explain, lab, plan
-from course_lib.commands.arguments import add_limits_and_reports, add_plan_arguments, add_run_arguments
+from course_lib.commands.arguments import INSTEAD, add_limits_and_reports, add_plan_arguments, add_run_arguments
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
 from course_lib.syllabus import lessons
@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "lab":
         options.jupyterlab_arguments = others
     elif others:  # the subcommand's own parser shows the known options
-        subcommands.choices[options.command].error(f"course {options.command} does not know {' '.join(others)}")
+        hints = [f". Give {INSTEAD[one]}" for one in others if one in INSTEAD]
+        unknown = f"course {options.command} does not know {' '.join(others)}"
+        subcommands.choices[options.command].error("".join([unknown, *hints]))
     try:
         code = options.run(options) or 0
         sys.stdout.flush()

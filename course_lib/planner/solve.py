@@ -83,10 +83,11 @@ def cheapest(
 ) -> Budget:  # fmt: skip
     """Return the plan that trains on `tokens` within `days` in the fewest GPU-hours.
 
-    The number of ranks doubles, from the fewest that could be fast enough, until the plan is fast enough, because more
-    ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and pipeline parallelism, with
-    `CHECKPOINTING`, and with the largest micro-batch that fits: in stage 3, and a pipeline in stage 1, not interleaved,
-    with 8 micro-batches for each of its stages. `given` as for `plan`: what is given is not varied.
+    The number of ranks doubles, up to `most_ranks`, from the fewest that could be fast enough, until the plan is fast
+    enough, because more ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and
+    pipeline parallelism, with `CHECKPOINTING`, and with the largest micro-batch that fits: in stage 3, and a pipeline
+    in stage 1, not interleaved, with 8 micro-batches for each of its stages. `given` as for `plan`: what is given is
+    not varied.
 
     Raises:
         ValueError: nothing fits, or nothing is fast enough.
@@ -97,15 +98,13 @@ def cheapest(
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     least = plan(model=model, **given)
     needed = tokens * token_flops(least.model, least.settings) / (days * 86400)
-    least_ranks = 2 ** max(
-        0, ceil(log2(needed / (machine.achievable * machine.peak_flops(least.settings.policy.fast))))
-    )
-    ranks, found = least_ranks, list[Budget]()
-    while ranks <= most_ranks:
+    least_ranks = max(1, ceil(needed / (machine.achievable * machine.peak_flops(least.settings.policy.fast))))
+    most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
+    doubled, found = [2**power for power in range(ceil(log2(least_ranks)), ceil(log2(most_ranks)))], list[Budget]()
+    for ranks in (*doubled, most_ranks) if least_ranks <= most_ranks else ():
         found += _ways(machine, tokens, {"model": model, "world_size": ranks} | given)
         if fast := [one for one in found if one.seconds <= days * 86400]:
             return min(fast, key=lambda one: one.gpu_hours)
-        ranks *= 2
     reached = "nothing fits"
     if least_ranks > most_ranks:
         reached = f"at least {least_ranks} are needed at {machine.achievable:.0%} of the peak"

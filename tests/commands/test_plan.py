@@ -83,9 +83,17 @@ def test_models_of_one_shape_have_one_plan_and_the_nearest_begins_alike(course) 
 
 
 def test_options_of_other_programs_are_read(course) -> None:  # type: ignore[no-untyped-def]
-    other = course("gpt2 --gpus 8 --batch-size 4 --seq-len 512 --zero 2")
-    assert other == course("gpt2 --gpus 8 --batch 4 --sequence 512 --stage 2")
-    assert other == course("gpt2 --gpus 8 --batch 4 --context 512 --stage 2")
+    other = course("gpt2 --gpus 8 --batch-size 4 --seq-len 512 --zero 2 --grad-accum 4")
+    assert other == course("gpt2 --gpus 8 --batch 4 --sequence 512 --stage 2 --micro-batches 4")
+    assert other == course("gpt2 --gpus 8 --batch 4 --context 512 --stage 2 --gradient-accumulation-steps 4")
+
+
+def test_switches_of_other_programs_get_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "gpt2", "--gradient-checkpointing", "--fast"])
+
+    hint = "course plan does not know --gradient-checkpointing --fast. Give --checkpointing full\n"
+    assert capsys.readouterr().err.endswith(hint)
 
 
 def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignore[no-untyped-def]

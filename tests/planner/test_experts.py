@@ -236,7 +236,7 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
             "expert_parallel=4 with stage=3: 2 ranks share",
         ),
         ({"params": 1e9, "world_size": 2, "expert_parallel": 2}, "they do not say how matrices are cut"),
-        ({"model": DENSE, "world_size": 3, "context_parallel": 3, "sequence": 10}, "ranks share a sequence evenly"),
+        ({"model": DENSE, "world_size": 3, "context_parallel": 3, "sequence": 10}, "=10, context_parallel=3: ranks"),
         ({"model": DENSE, "world_size": 4, "context_parallel": 8}, "context_parallel=8 with stage=0: 4 ranks"),
         ({"model": SMALL, "world_size": 8, "stage": 3, "reshard": 3}, "reshard=3 with stage=3: 8 ranks share states"),
         (

@@ -114,6 +114,14 @@ def test_the_cheapest_meets_the_deadline_and_half_the_ranks_do_not() -> None:
     assert repr(best).startswith(f"With sequences of 8192 tokens: {best.gpu_hours:,.0f} GPU-hours, ")
 
 
+def test_the_most_ranks_may_lie_between_two_powers_of_two() -> None:
+    """Of 100 ranks, whole nodes are used."""
+    best = cheapest("llama3-8b", MACHINE, tokens=1e12, days=15, sequence=4096, most_ranks=100)
+
+    assert best.plan.settings.world_size == 96
+    assert best.seconds <= 15 * 86400
+
+
 def test_the_cheapest_way_can_cut_the_model() -> None:
     """A slow network: what stays in a node is cheaper."""
     given = {"tokens": 1e12, "days": 60, "sequence": 4096}
@@ -137,7 +145,7 @@ def test_the_cheapest_way_keeps_the_batch_that_is_given() -> None:
 
 
 def test_a_deadline_that_nothing_meets_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: at least 256 are needed"):
+    with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: at least 131 are needed"):
         cheapest("llama3-8b", MACHINE, tokens=1e14, days=800, most_ranks=64)
 
 

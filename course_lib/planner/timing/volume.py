@@ -104,7 +104,8 @@ def _moved(model: Model, own: Model, padded: int, settings: Settings) -> Iterato
         yield call("broadcast", "parameters", policy.parameter * own.params, "after the step")
     else:
         if stage == 3:
-            yield call("all_gather", "parameters", gathered, "forward", times=again if settings.reshard else 1)
+            stays = not settings.reshard and settings.pipeline_parallel > 1  # from one micro-batch to the next
+            yield call("all_gather", "parameters", gathered, "forward", times=1 if stays else again)
         if among := settings.gathers_again if settings.trainable else 0:
             group = "shard" if among == shards else "second shard"
             yield call("all_gather", "parameters", gathered, "backward", group, times=again)

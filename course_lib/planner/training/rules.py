@@ -58,9 +58,10 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
                   for value in (settings.trainable, settings.capacity_factor))
     yield (0 <= part <= 1 and (part == 1 or not settings.lora_rank), "trainable, lora_rank",
            "a part of the parameters is trained, from 0 to 1, or adapters of a rank. Give one of the two")
-    yield (settings.sequence % settings.context_parallel == 0 and 1 <= room < inf,
-           "sequence, context_parallel, capacity_factor", "ranks share a sequence evenly, and experts have room for "
-           "the tokens that come. Choose a divisor of sequence, and a capacity_factor of 1 or more")
+    yield (settings.sequence % settings.context_parallel == 0, "sequence, context_parallel",
+           f"ranks share a sequence evenly. Choose a multiple of {settings.context_parallel} as sequence")
+    yield (1 <= room < inf, "capacity_factor",
+           "experts have room for the tokens that come. Choose a capacity_factor of 1 or more")
     yield (isinstance(settings.offload, Collection) and not isinstance(settings.offload, str), "offload",
            "it is a collection of names, not one. Write offload=['optimizer'], say")
     for what in settings.offload:

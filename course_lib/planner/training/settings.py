@@ -69,8 +69,9 @@ class Settings:
             default is the engine's: 25 MiB, as in DistributedDataParallel, and for this course's stage 2 at most an
             eighth of the parameters.
         prefetch: stage 3: units gathered ahead of the one in use.
-        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward. A number
-            of ranks: they keep a shard among them, which backward gathers (ZeRO++'s hpZ, arXiv 2306.10209).
+        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward. If not,
+            they are freed after backward, in a pipeline after the last one. A number of ranks: they keep a shard among
+            them, which backward gathers (ZeRO++'s hpZ, arXiv 2306.10209).
         no_sync: whether only the last micro-batch reduces gradients. The ranks sum whole gradients until then.
         engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or

@@ -76,12 +76,19 @@ TOKENS = 2 * 10 * 100 * 2
 """Bytes of 2 micro-batches of 10 tokens of 100 elements."""
 
 
-def test_stage_3_gathers_and_reduces_in_each_micro_batch_unless_it_keeps() -> None:
+def test_stage_3_gathers_and_reduces_in_each_micro_batch() -> None:
     given = {"params": PSI, "world_size": 8, "stage": 3, "precision": "fp32", "micro_batches": 3}
-    gathers = [call for call in plan(**given, reshard=False).collectives if call.op == "all_gather"]
+    whole, kept = (plan(**given, reshard=reshard).collectives for reshard in (True, False))
 
-    assert [(call.micro_batches, call.total_bytes) for call in plan(**given).collectives] == [(3, 3 * 4 * PSI)] * 3
-    assert [(call.micro_batches, call.total_bytes) for call in gathers] == [(1, 4 * PSI)]
+    assert [(call.micro_batches, call.total_bytes) for call in whole] == [(3, 3 * 4 * PSI)] * 3
+    assert [(call.micro_batches, call.total_bytes) for call in kept] == [(3, 3 * 4 * PSI)] * 2
+
+
+def test_a_pipeline_keeps_parameters_until_its_last_micro_batch() -> None:
+    planned = plan(model=GPT, world_size=4, pipeline_parallel=2, stage=3, reshard=False, micro_batches=3, sequence=10)
+    gathers = [call for call in planned.collectives if call.op == "all_gather"]
+
+    assert [(call.micro_batches, call.total_bytes) for call in gathers] == [(1, 2 * planned.piece.params)]
 
 
 def test_whole_gradients_are_reduced_once() -> None:
