@@ -22,7 +22,7 @@ from .rank_threads.own_modules import Variables
 from .rank_threads.rank_thread import RankThread
 from .rank_threads.supervisor import run_ranks
 from .run import Order, Run
-from .torch_hooks import interposer
+from .torch_hooks import interposer, private
 from .torch_hooks.gpus import pretended
 from .torch_hooks.patching import Replacement
 
@@ -82,6 +82,7 @@ class Rank(RankThread):
 
     def join_group(self, store: dist.Store) -> None:
         torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
+        private.stop_timing_fsdp()
         super().join_group(store)
 
 

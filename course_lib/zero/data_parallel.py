@@ -30,7 +30,7 @@ class DataParallel(Engine):
     """A model that is replicated on every rank.
 
     Args:
-        model: made alike on every rank; rank 0's weights are given to all.
+        model: of the same structure on every rank; rank 0's weights are copied to all.
         optimizer_class: any, such as SGD, Adam or AdamW.
         process_group: the ranks that average their gradients; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.

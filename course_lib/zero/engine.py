@@ -59,7 +59,7 @@ class Engine(nn.Module):
     """A model that trains on several ranks as it would in one process, on all their batches together.
 
     Args:
-        model: made alike on every rank.
+        model: of the same structure on every rank.
         param_groups: as for an optimizer; a parameter that is in no group is frozen. All parameters by default.
         ranks: those that train it.
         find_unused: whether ranks exchange which parameters they used.

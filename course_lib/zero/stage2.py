@@ -30,7 +30,7 @@ class Stage2(Engine):
     """A model whose optimizer state and gradients are sharded.
 
     Args:
-        model: made alike on every rank; rank 0's weights are given to all.
+        model: of the same structure on every rank; rank 0's weights are copied to all.
         optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.

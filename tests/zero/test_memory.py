@@ -1,4 +1,4 @@
-"""What a rank holds, measured, is what the formulas say: to the byte, with padding told apart."""
+"""A rank holds, to the byte, what the formulas say. Padding is counted separately."""
 
 from itertools import pairwise
 
@@ -19,9 +19,9 @@ def layers(*widths):
 
 
 def training(engine, widths, dtype=torch.float32):
-    """Two steps, with marks where gradients are averaged and where they are gone; how many counts of steps there are.
+    """Make two steps, and mark gradients that are gone and that are averaged. Return the number of step counters.
 
-    torch's Adam counts the steps of each parameter that it is given, in 4 bytes.
+    torch's Adam counts the steps of each of its parameters in 4 bytes.
     """
     made = getattr(zero, engine)(layers(*widths).to(dtype), Adam, lr=0.1)
     x = torch.ones(2, widths[0], dtype=dtype)
@@ -36,14 +36,14 @@ def training(engine, widths, dtype=torch.float32):
 
 
 def measured(run, label):
-    """Bytes by category, of all ranks: without padding and without counts of steps."""
+    """Yield the bytes of each rank by category, without padding and without step counters."""
     for report, counts in zip(run.memory, run, strict=True):
         held = report.marks[label]
         bare = {category: nbytes - held.uncovered.get(category, 0) for category, nbytes in held.by_category.items()}
         yield bare | {"optimizer": bare["optimizer"] - 4 * counts}
 
 
-EVEN = (11, 12, 12, 12)  # each tensor of it is shared by 1, 2, 3 and 4 ranks without padding
+EVEN = (11, 12, 12, 12)  # 1, 2, 3 or 4 ranks divide each tensor without padding
 
 
 def psi(widths):
@@ -57,7 +57,8 @@ FP32 = {
     "Stage2": lambda n: (4, 4 / n, 8 / n),
     "Stage3": lambda n: (4 / n, 4 / n, 8 / n),
 }
-# In bf16 masters count as the optimizer's, and averages are in fp32; stage 1 has what backward leaves, which is in bf16
+# In bf16, the fp32 masters count as optimizer state, and averaged gradients are in fp32. Two values differ: stage 1 has
+# the gradients that backward leaves, in bf16; stage 3 has no parameters, because it gathers them from the masters.
 BF16 = {
     "DataParallel": lambda n: (2, 4, 12),
     "Stage1": lambda n: (2, 2, 12 / n),
@@ -80,7 +81,7 @@ def test_it_holds_what_the_formula_says(engine, world_size, dtype, formulas) -> 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_does_not_divide_is_padded_and_the_padding_is_told(engine) -> None:
+def test_padding_of_uneven_tensors_is_reported(engine) -> None:
     uneven = (5, 7, 7, 3)
     run = World(4).run(training, engine, uneven)
     total = {"parameters": 0, "gradients": 0, "optimizer": 0}

@@ -138,9 +138,10 @@ class Transformer:
         return ((*embedding, *self.behind), *dense, *[self.layer] * (self.layers - self.dense_layers))
 
     def seen(self, sequence: int) -> float:
-        """Return the tokens that attention of a layer is counted over for each token, on average over the layers.
+        """Return how many tokens each token attends to in a layer, on average over the layers.
 
-        What the mask discards is counted, of a window too: pairs of tokens that are further apart are not.
+        Tokens that the causal mask discards are counted, inside a window as well. Tokens that are further apart than
+        the window are not counted.
         """
         discarded = max(0, sequence - self.window) ** 2 / sequence
         return sequence - discarded * self.windowed_layers / self.layers

@@ -83,9 +83,9 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
     for index, tensor in enumerate(many):
         if tensor.numel() != one.numel() or tensor.dtype != one.dtype:
             raise ValueError(
-                f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. All must "
-                "have the same size and dtype. If ranks are meant to have different sizes, pad the shorter ones, and "
-                "cut the padding off afterwards."
+                f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. gloo "
+                "needs the same size and dtype for all. If ranks are meant to have different sizes, pad the shorter "
+                "ones, and cut the padding off afterwards."
             )
 
 

@@ -29,6 +29,11 @@ _STORE = (
 
 _NOT_CALLED = "a function stands there instead of its result: look for missing parentheses, as in `dist.get_rank()`."
 
+_SHAPES = (
+    "gloo, the backend of this world, compares shapes, and NCCL only counts elements. Pass a view of the large tensor "
+    "with the parts one after the other: whole.view(-1, *part.shape[1:])."
+)
+
 _ADVICE = {
     "'UserDefinedDictVariable' object has no attribute 'len'": (
         "torch 2.11 and 2.12 cannot compile a module on simulated ranks, which have hooks of their own. Give each "
@@ -48,6 +53,16 @@ _ADVICE = {
     "trying to initialize the default process group twice": (
         "the group is there. Leave out the second init_process_group, or call destroy_process_group before it."
     ),
+    "does not implement startCoalescing": (
+        "leave out device=. gloo, the backend of this world, merges calls only without it. NCCL also merges them with "
+        "it."
+    ),
+    "Gloo backend using Overlapping DDP with ZeRO": (
+        "leave out this hook. gloo, the backend of this world, cannot overlap DDP with ZeroRedundancyOptimizer. NCCL "
+        "can."
+    ),
+    "invalid tensor size at index": _SHAPES,
+    "Check failed: outputShape[0] * worldSize": _SHAPES,
     "Default process group has not been initialized": (
         "a program calls init_process_group first. World.run makes the default group for you, for the thread that your "
         "function runs on, and destroy_process_group ends it. Call collectives there, not from a thread of your own."

@@ -184,26 +184,27 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
     text = (
         f"parameters differ ({' | '.join(who(ranks) for ranks, _ in shown)}) after step {numbers[fewest[0]] + 1} of "
         f"{who(fewest)}{(line and f' at {quoted(line)}') or ''}. These ranks stepped with the same gradients, so their "
-        "parameters must be equal. "
+        "parameters must be equal"
     )
     if len(set(numbers.values())) > 1:
         made = "; ".join(f"{who(ranks)}: {number}" for ranks, number in grouped(numbers))
         return (
-            f"{text}Before it, they had made different numbers of steps ({made}). Next: let every rank step each time, "
-            "or none: decide it by a value that all ranks have."
+            f"{text}. Before it, they had made different numbers of steps ({made}). Next: let every rank step each "
+            "time, or none: decide it by a value that all ranks have."
         )
     if not any(numbers.values()):
         return (
-            f"{text}They differ from the first step on. Next: start every rank with the same weights (the same seed or "
-            "checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate."
+            f"{text}, unless each rank holds a different part of the model, as in tensor parallelism. They differ from "
+            "the first step on. Next: if each rank holds the whole model, start every rank with the same weights (the "
+            "same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate."
         )
     before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
     if len(before) > 1:
         return (
-            f"{text}They differed before it, after a step with gradients that were not equal. Next: look for a step "
+            f"{text}. They differed before it, after a step with gradients that were not equal. Next: look for a step "
             "whose gradients are not averaged, such as one after a backward in no_sync()."
         )
     return (
-        f"{text}They were equal before it. Next: look for what changes parameters or the optimizer's settings only on "
-        f"{who(fewest)}."
+        f"{text}. They were equal before it. Next: look for what changes parameters or the optimizer's settings only "
+        f"on {who(fewest)}."
     )

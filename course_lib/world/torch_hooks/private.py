@@ -5,6 +5,7 @@ In worlds, only the modules of `torch_hooks` and `dryrun`, and `simulated.py`, u
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -103,6 +104,14 @@ def forget_running_ddp() -> None:
     """Drop the DDP module that torch takes for the one whose forward runs. torch notes it for the whole process, and
     when forwards of threads overlap, the last one to end restores a module whose forward is over."""
     DistributedDataParallel._active_ddp_module = None
+
+
+def stop_timing_fsdp() -> None:
+    """Turn off the timers of FSDP1, if it is imported: it refuses to start one twice in a process, and ranks that are
+    threads save at the same time. Importing it here would take half a second."""
+    timers: Any = sys.modules.get("torch.distributed.fsdp._debug_utils")
+    if hasattr(timers, "SimpleProfiler"):  # a different rank may be importing it
+        timers.SimpleProfiler.profile = lambda kind: nullcontext()
 
 
 def restart_names() -> None:

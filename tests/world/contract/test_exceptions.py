@@ -321,6 +321,20 @@ def test_a_line_that_needs_a_gpu(line) -> None:
     assert advice.endswith("If GPUs are pretended already, leave that line out: they lack what it asks for.")
 
 
+@pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
+def test_shapes_that_only_nccl_takes() -> None:
+    def program() -> None:
+        whole, part = torch.empty(2, 3), torch.ones(3)
+        dist.all_gather_into_tensor(whole.view(-1, *part.shape[1:]), part)
+        dist.all_gather_into_tensor(whole, part)
+
+    shown = lines(failure(World(2), program))
+    assert shown[1].endswith("in program:  dist.all_gather_into_tensor(whole, part)")
+    assert shown[-1].endswith(
+        "Pass a view of the large tensor with the parts one after the other: whole.view(-1, *part.shape[1:])."
+    )
+
+
 def test_ddp_on_the_cpu_with_device_ids() -> None:
     error = failure(World(1), lambda: DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank()]))
     assert lines(error)[-1].startswith("Next: leave out device_ids: this model is on the CPU.")

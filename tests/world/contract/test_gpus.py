@@ -223,8 +223,8 @@ def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
         assert all(norm > 0 for _, _, norm in run)
 
 
-@pytest.mark.filterwarnings("ignore:FSDP.state_dict_type:FutureWarning")
-def test_fsdp1_offloads_a_whole_state_dict_to_the_host(gpus) -> None:
+@pytest.mark.filterwarnings("ignore:FSDP.state_dict_type:FutureWarning", "ignore::Warning:torch.distributed.fsdp")
+def test_fsdp1_offloads_a_whole_state_dict_to_the_host_and_saves_its_optimizer(gpus) -> None:
     def program():
         torch.cuda.set_device(dist.get_rank())
         model = FullyShardedDataParallel(
@@ -232,10 +232,15 @@ def test_fsdp1_offloads_a_whole_state_dict_to_the_host(gpus) -> None:
         )
         options = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
         with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, options):
-            state = model.state_dict()
-        return {name: (value.device.type, value) for name, value in state.items()}
+            state = {name: (value.device.type, value.clone()) for name, value in model.state_dict().items()}
+            optimizer = torch.optim.Adam(model.parameters())
+            model(batch(dist.get_rank())).square().mean().backward()
+            optimizer.step()
+            saved = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        return state, [*saved.get("state", ())]
 
-    whole, nothing = gpus(2).run(program)
+    (whole, saved), (nothing, _) = gpus(2).run(program)
+    assert saved == list(whole)
     assert nothing == {}
     assert {name: device for name, (device, _) in whole.items()} == dict.fromkeys(mlp().state_dict(), "cpu")
     for name, (_, value) in whole.items():
@@ -385,14 +390,26 @@ def test_groups_take_nccl_and_a_device(gpus) -> None:
     assert list(gpus(2).run(program)) == [(2.0, True)] * 2
 
 
-@pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
-def test_parts_of_any_shape_are_gathered_into_a_flat_tensor_as_nccl_does(gpus) -> None:
+@pytest.mark.filterwarnings("ignore:.*(all_gather_into|reduce_scatter)_tensor:FutureWarning")
+@pytest.mark.parametrize(
+    "names", [("all_gather_into_tensor", "reduce_scatter_tensor"), ("all_gather_single", "reduce_scatter_single")]
+)
+@pytest.mark.parametrize("shape", [(12,), (2, 2, 3), (4, 3)])
+def test_parts_of_a_collective_are_stacked_or_flat_as_nccl_takes_them(gpus, names, shape) -> None:
     def program():
-        parts = torch.empty(12, device="cuda")
-        dist.all_gather_into_tensor(parts, torch.full((2, 3), float(dist.get_rank()), device="cuda"))
-        return parts.tolist()
+        gather, reduce = getattr(dist, names[0]), getattr(dist, names[1])
+        whole, part = torch.empty(shape, device="cuda"), torch.full((2, 3), float(dist.get_rank()), device="cuda")
+        gather(whole, input_tensor=part)
+        gathered = whole.flatten().tolist()
+        reduce(part, whole)
+        return gathered, part.tolist()
 
-    assert list(gpus(2).run(program)) == [[0.0] * 6 + [1.0] * 6] * 2
+    if not hasattr(dist, names[0]):
+        pytest.skip("this torch has only the older names")
+    expected = [[0.0] * 6 + [1.0] * 6] * 2
+    run = gpus(2).run(program)
+    assert [gathered for gathered, _ in run] == expected
+    assert [part for _, part in run] == [[[2.0 * rank] * 3] * 2 for rank in range(2)]
 
 
 def test_a_hook_compresses_gradients_to_bfloat16(gpus) -> None:

@@ -39,11 +39,14 @@ def _of_groups(gpus: Gpus) -> Iterator[Replacement]:
 
         return call
 
-    def flat(gather: Callable[..., Any]) -> Callable[..., Any]:
-        def call(output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            """Gather tensors of any shape into a flat one, too: NCCL only counts elements."""
-            sent = input_tensor.view(-1) if output_tensor.dim() == 1 and input_tensor.is_contiguous() else input_tensor
-            return gather(output_tensor, sent, *args, **kwargs)
+    def flat(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            """Flatten tensors whose rows differ in shape: NCCL only counts elements, and gloo compares shapes."""
+            tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+            differ = len({(one.dim(), one.shape[1:]) for one in tensors}) > 1
+            if differ and all(one.is_contiguous() for one in tensors):
+                args, kwargs = tree_map_only(Tensor, lambda one: one.view(-1), (args, kwargs))
+            return function(*args, **kwargs)
 
         return call
 
@@ -59,7 +62,9 @@ def _of_groups(gpus: Gpus) -> Iterator[Replacement]:
         yield module, "new_group", on_gloo(c10d.new_group)
         yield module, "barrier", without(gpus, c10d.barrier, "device_ids")
         yield module, "is_nccl_available", lambda: True
-        yield module, "all_gather_into_tensor", flat(c10d.all_gather_into_tensor)
+        for name in _OF_ANY_SHAPE:
+            if hasattr(c10d, name):
+                yield module, name, flat(getattr(c10d, name))
     yield from _of_checkpoints(without_gloo)
 
 
@@ -87,6 +92,7 @@ def _of_checkpoints(without_gloo: Collection[Any]) -> Iterator[Replacement]:
 
 
 _OF_NCCL = ("device_id", "pg_options")
+_OF_ANY_SHAPE = ("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single")
 
 
 def _of_meshes(gpus: Gpus) -> Iterator[Replacement]:
