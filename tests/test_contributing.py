@@ -17,13 +17,14 @@ PAGES = ("CONTRIBUTING.md", "README.md", "AGENTS.md")
 FILE = re.compile(r"(?<![\w./:-])[\w./-]*\w\.(?:py|md|toml|txt|cff|ipynb|yml)\b|(?<=`)[\w./-]+/(?=`)")
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`\n]*\))?`")
 EXAMPLE = "course_lib/lessons/ranks/mean.py"
-PLACEHOLDERS = {EXAMPLE, "notebooks/NN-topic.ipynb", "plot_name"}
+PLACEHOLDERS = {EXAMPLE, "notebooks/NN-topic.ipynb", "plot_name", "guess_subject.reveal"}
 
 
 @pytest.fixture
 def example(tmp_path: Path) -> Iterator[Exercise]:
     """The exercise of CONTRIBUTING.md, as if its file were in the folder that the page names."""
-    (code,) = re.findall(r"```python\n(import random\n.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n([^\n]*\n\nimport random\n.*?)```", page, re.DOTALL)
     file = tmp_path / "mean.py"
     file.write_text(code)
     spec = importlib.util.spec_from_file_location(EXAMPLE.removesuffix(".py").replace("/", "."), file)
