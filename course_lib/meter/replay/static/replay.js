@@ -557,7 +557,8 @@ function begin() {
   $("next").onclick = () => stepTo(now + 1);
   $("play").onclick = () => play(!timer);
   for (const button of document.querySelectorAll(".buttons button")) button.setAttribute("aria-label", button.title);
-  $("title").textContent = `Replay of ${lanes.length} rank${lanes.length > 1 ? "s" : ""}, in ${steps} steps`;
+  const counted = (count, noun) => `${count} ${noun}${count > 1 ? "s" : ""}`;
+  $("title").textContent = `Replay of ${counted(lanes.length, "rank")}, in ${counted(steps, "step")}`;
   $("failure").hidden = !failed;
   if (failed) showFailure();
   document.body.classList.toggle("has-failed", failed);
