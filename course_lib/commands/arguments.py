@@ -18,7 +18,7 @@ ALSO = {"batch": ["--batch-size", "--micro-batch-size"], "sequence": ["--context
 """Options of other programs, which `--help` does not list."""
 INSTEAD = {"--gradient-checkpointing": "--checkpointing full", "--bf16": "--precision mixed, or bf16 without masters",
            "--qlora": "--lora-rank 16 --frozen nf4"}  # fmt: skip
-"""What `course plan` has in place of other programs' options that take no value."""
+"""What `course plan` has instead of options of other programs that take no value."""
 
 QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "lab":
         options.jupyterlab_arguments = others
     elif others:  # the subcommand's own parser shows the known options
-        hints = [f". Give {INSTEAD[one]}" for one in others if one in INSTEAD]
+        hints = [f". Give {INSTEAD[one]}" for one in others if options.command == "plan" and one in INSTEAD]
         unknown = f"course {options.command} does not know {' '.join(others)}"
         subcommands.choices[options.command].error("".join([unknown, *hints]))
     try:

@@ -5,6 +5,7 @@
 
 import contextlib
 import gc
+import logging
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import World
+from course_lib.world.rank_threads.stopping import must_finish
 
 RUNS = int(os.environ.get("STOPPED_RUNS", "0"))
 
@@ -53,6 +55,19 @@ def test_a_group_that_only_garbage_holds_ends_while_its_thread_needs_the_gil() -
         [sys.executable, "-c", LAST_REFERENCE_IN_GARBAGE], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == ["ended"] * 3, done.stderr
+
+
+def test_a_rank_is_not_stopped_inside_logging_whose_lock_would_stay_held() -> None:
+    seen = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(must_finish(sys._getframe()))
+
+    logger = logging.Logger("ranks")
+    logger.addHandler(Handler())
+    logger.warning("in a step")
+    assert (seen, must_finish(sys._getframe())) == ([True], False)
 
 
 @pytest.mark.slow

@@ -121,8 +121,10 @@ class _Client(NotebookClient):
                 error = await self._error_of(source)
                 for name in names:
                     await self._take(name, scratch / f"{len(self.ran.solutions)}.pickle", error)
-            except (DeadKernelError, zmq.Again):
-                self.ran.ended = watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
+            except (DeadKernelError, zmq.Again) as lost:
+                ended = "it ended its own process: os._exit, a crash, or no memory left"
+                unheard = "its kernel cannot be reached: it may have written to the kernel's own sockets"
+                self.ran.ended = watch.ended or (unheard if isinstance(lost, zmq.Again) else ended)
                 self.ran.problems |= dict.fromkeys(names, f"its cell did not end: {self.ran.ended}")
                 return
             if error:

@@ -133,9 +133,11 @@ def test_nothing_is_left_open_in_the_kernel_or_on_a_rank(world) -> None:
 
 def test_the_kernel_keeps_its_own_groups_settings_and_threads(world) -> None:
     def settings():
-        return sys.excepthook, torch.get_default_dtype(), torch.get_num_threads(), dist.is_initialized()
+        hooks = sys.excepthook, threading.excepthook
+        return hooks, torch.get_default_dtype(), torch.get_num_threads(), dist.is_initialized()
 
     def change():
+        threading.excepthook = print
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(7)
         os.environ["LEFT_BY_A_RANK"] = "1"
