@@ -54,7 +54,8 @@ exercise = Exercise("context.expert_gradients", title="What an expert has alread
     Both kinds are divided by the number of ranks, because the loss is the mean of the ranks' losses; only the shared
     ones need a sum first. If the experts are left to data parallel, it averages different experts; if they are left
     alone, their gradients are N times too large, which looks like a learning rate that is N times too high for them.
-    Frameworks have had this fault for years before someone compared the gradients with one process.
+    DeepSpeed's ZeRO had this fault until someone compared the gradients of two numbers of ranks, in 2024
+    ([issue 6545](https://github.com/deepspeedai/DeepSpeed/issues/6545)).
     """)
 
 

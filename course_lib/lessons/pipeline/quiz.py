@@ -13,7 +13,7 @@ def bubble_percent(rng: random.Random) -> Numeric:
         "the step does a rank wait?",
         expected=share,
         unit="%",
-        tolerance=0.005,
+        tolerance=0.02,
         right="A rank waits for P − 1 micro-batches and works for M: (P − 1)/(M + P − 1).",
         wrong="Count in micro-batches: a rank works for M of them, and waits for P − 1.",
         mistakes=(

@@ -135,8 +135,8 @@ def width(rng: random.Random) -> Numeric:
     expected = least_width(world_size, flops_per_byte)
     return Numeric(
         prompt=f"A GPU computes {flops_per_byte:,} FLOPs while a link carries one byte: that is η · C / B. "
-        f"From which width on does computing a block take as long as its two all-reduces in forward, on {world_size} "
-        "tensor ranks, in 16 bits?",
+        "From which width on does computing a block take as long as its two all-reduces in forward, on a ring of "
+        f"{world_size} tensor ranks, in 16 bits?",
         expected=expected,
         right="Both sides grow with the tokens, so only the width decides: h = (N − 1)/3 · η · C / B.",
         wrong="Two all-reduces send 8(N − 1)/N · h bytes for each token, and 12h² weights cost 24h²/N FLOPs.",
