@@ -29,7 +29,7 @@ exercise = Exercise("pipeline.bubble", title="The bubble", draw=draw, task="""
     """, explanation="""
     (P − 1)/V of waiting and M of work give (P − 1)/(V·M + P − 1) (Narayanan et al. 2021, section 2.2, who divide
     by only the working time). The number of micro-batches makes the bubble small; the schedule does not, except that
-    interleaving divides the waiting by V and sends V times as much.
+    interleaving divides the waiting by V. A rank in the middle then sends V times as much.
     """)
 
 
