@@ -96,6 +96,12 @@ exercise.edit("bias-on-one-rank", {"summand = F.linear(features, down.weight)\nr
     ranks have different biases. Next: add `down.bias` on every rank, where all of them have the same values.
     """)
 
+exercise.edit("bias-shared-out", {"F.linear(features, down.weight)":
+    "F.linear(features, down.weight, down.bias / torch.distributed.get_world_size())", " + down.bias": ""}, """
+    The output is right. Each rank adds 1/N of the bias before the sum, so the bias gets only 1/N of its gradient.
+    Next: add `down.bias` on every rank, after the sum.
+    """)
+
 exercise.edit("gelu-at-the-end", {"F.gelu(up(copy(x)))": "up(copy(x))",
     "all_reduce(summand) + down.bias": "F.gelu(all_reduce(summand) + down.bias)"}, """
     GELU comes after the second matrix. Two matrices without GELU between them are only one linear map.

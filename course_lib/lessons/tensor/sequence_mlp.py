@@ -104,6 +104,16 @@ exercise.edit("norm-not-summed", {NORMED: "norm(x)"}, """
     Next: pass the norm's weight and bias through `copy`, too.
     """)
 
+exercise.edit("norm-weight-not-summed", {"copy(norm.weight)": "norm.weight"}, """
+    The gradient of the norm's weight comes only from this rank's tokens. Next: pass it through `copy`, as you pass the
+    norm's bias.
+    """)
+
+exercise.edit("norm-bias-not-summed", {"copy(norm.bias)": "norm.bias"}, """
+    The gradient of the norm's bias comes only from this rank's tokens. Next: pass it through `copy`, as you pass the
+    norm's weight.
+    """)
+
 exercise.edit("copy-on-x", {NORMED: "norm(copy(x))"}, """
     You pass `x` through `copy`, which sums its gradient over ranks. But each rank has tokens of its own in `x`, and the
     gradients of the norm still come only from these. Next: use `copy` for the norm's weight and bias, and not for `x`.
