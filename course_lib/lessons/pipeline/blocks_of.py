@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import torch
 
 from ...exercises import Case, Exercise
@@ -98,3 +99,8 @@ exercise.variant_edit("from-both-ends", {"range(begin, begin + each + (rank < mo
 def counts_up(rank: int, world_size: int, blocks: int) -> list[int]:
     sizes = [blocks // world_size + (r < blocks % world_size) for r in range(world_size)]
     return list(range(sum(sizes[:rank]), sum(sizes[: rank + 1])))
+
+
+@exercise.variant
+def of_an_array(rank: int, world_size: int, blocks: int) -> list[int]:
+    return list(np.array_split(range(blocks), world_size)[rank])
