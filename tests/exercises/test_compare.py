@@ -46,7 +46,12 @@ def test_tensors_have_their_article() -> None:
 
 
 def test_numbers_of_other_libraries_and_subclasses_become_pythons_own() -> None:
-    assert [type(plain(value)) for value in (Integer(3), np.float64(0.5), np.str_("x"))] == [int, float, str]
+    assert [type(plain(value)) for value in (Integer(3), np.int64(3), np.float32(0.5), np.str_("x"))] == [
+        int,
+        int,
+        float,
+        str,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 Plain = Any
@@ -52,13 +53,15 @@ _detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.T
 
 
 def plain(value: Any, depth: int = 0) -> Plain:
-    """Return a copy of `value` as plain data; a list becomes a tuple."""
+    """Return a copy of `value` as plain data; a list becomes a tuple, and a number of numpy a number."""
     kind = type(value)  # not isinstance, which trusts an object's `__class__`
     if value is None or kind is bool:
         return value
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
         if issubclass(kind, scalar):
             return copy(value)
+    if issubclass(kind, np.generic):
+        return plain(np.generic.item(value), depth)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _array(value)
     if issubclass(kind, torch.Tensor) and _is_of_torch(kind):
