@@ -40,8 +40,8 @@ exercise = Exercise("activations.bus_bytes", title="What crosses the bus", draw=
     """, explanation="""
     Offloading the optimizer in 16 bits costs 4Ψ/N bytes on the bus in a step. FSDP2's `CPUOffloadPolicy` offloads
     parameters too, so nearly 12Ψ/N cross: up to 8Ψ/N to the GPU, because it casts a shard to 16 bits after the copy and
-    gathers most units twice, and 4Ψ/N back. In exchange, the GPU keeps nothing between steps. With
-    accumulation, everything happens again for each micro-batch.""")
+    gathers most units twice, and 4Ψ/N back. In exchange, the GPU keeps no model states between
+    steps. With accumulation, `CPUOffloadPolicy` does all of this again for each micro-batch.""")
 
 
 @exercise

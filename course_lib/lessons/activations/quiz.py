@@ -20,8 +20,9 @@ def layer_bytes(rng: random.Random) -> Numeric:
         return batch * sequence * (for_input * hidden + for_score * heads * sequence)
 
     return Numeric(
-        prompt=f"A layer of width {hidden} with {heads} heads works on {batch} sequence{'s' * (batch > 1)} of "
-        f"{sequence} tokens, in 16 bits, with dropout and without FlashAttention. How much does it keep for backward?",
+        prompt=f"On a GPU, a layer of width {hidden} with {heads} heads works on {batch} sequence{'s' * (batch > 1)} "
+        f"of {sequence} tokens, in 16 bits, with dropout and without FlashAttention. How much does it keep for "
+        "backward?",
         expected=kept(34, 5),
         unit="MB",
         right="The formula is s·b·h·(34 + 5·a·s/h).",
@@ -116,7 +117,7 @@ def over_the_bus(rng: random.Random) -> Numeric:
     return Numeric(
         prompt=f"{billions} billion parameters are trained in mixed precision with Adam, with stage 2 on "
         f"{world_size} GPUs and the optimizer on the CPU. Gradients and parameters travel in 16 bits. How many bytes "
-        "cross the bus of each GPU in a step, both directions together?",
+        "cross the bus of each GPU in a step of one micro-batch, both directions together?",
         expected=4 * params / world_size,
         unit="GB",
         right="The gradient shard travels to the host and the parameter shard back: 2Ψ/N each.",
@@ -133,8 +134,9 @@ def everything_over_the_bus(rng: random.Random) -> Numeric:
     billions, world_size = rng.choice([7, 13, 20]), rng.choice([4, 8, 16])
     params = billions * 10**9
     return Numeric(
-        prompt=f"FSDP2 trains {billions} billion parameters on {world_size} GPUs with `CPUOffloadPolicy`. Every unit "
-        "is freed after forward. How many bytes cross the bus of each GPU in a step, both directions together?",
+        prompt=f"FSDP2 trains {billions} billion parameters on {world_size} GPUs with `CPUOffloadPolicy`. They are in "
+        "fp32, and layers compute in bf16. Every unit is freed after forward. How many bytes cross the bus of each GPU "
+        "in a step of one micro-batch, both directions together?",
         expected=12 * params / world_size,
         unit="GB",
         right="The fp32 shard crosses before each of two gathers, and the fp32 shard of the gradient goes back.",

@@ -14,6 +14,20 @@ from ...exercises import Case, Exercise, Solution
 LR = 8e-4  # below half of the distance between numbers of bf16 near 1, and no default of torch
 
 
+class Tiny(nn.Module):
+    """A model with blocks, as TinyGPT has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(4, 2), nn.ModuleList([nn.Linear(2, 1)])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = 2 + number % 2, rng.getrandbits(32)
     what = f"2 steps with learning rate {LR}"
@@ -23,9 +37,9 @@ def draw(rng: random.Random, number: int) -> Case:
 def two_steps(solution: Solution, seed: int) -> dict[str, Any]:
     """Make two steps, with different tokens on each rank."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 1)).bfloat16()
+    model = Tiny().bfloat16()
     computed: set[str] = set()
-    model[1].register_forward_hook(lambda module, inputs, output: computed.add(str(output.dtype)))
+    model.blocks[0].register_forward_hook(lambda module, inputs, output: computed.add(str(output.dtype)))
     optimizer = solution(model, LR)
     for step in range(2):
         optimizer.zero_grad()
@@ -123,7 +137,7 @@ exercise.edit("decays-the-weights", {"torch.optim.Adam(": "torch.optim.AdamW("},
 @exercise.variant
 def unit_by_unit(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float32)
-    for unit in [*model.to(torch.float32).children(), model]:
+    for unit in [*model.to(torch.float32).blocks, model]:
         fully_shard(unit, mp_policy=policy)
     return torch.optim.Adam(params=list(model.parameters()), lr=lr)
 

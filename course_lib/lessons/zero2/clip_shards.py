@@ -45,6 +45,8 @@ def norm_and_gradients(solution: Solution, shards: list[nn.Parameter], max_norm:
     norm = solution(shards, max_norm)
     kept = [shard.grad is grad for shard, grad in zip(shards, before, strict=True)]
     gradients = [shard.grad for shard in shards]
+    if isinstance(norm, Tensor) and norm.numel() == 1:
+        norm = norm.reshape(())  # a tensor of shape [1] is one number, too
     return {"norm": norm, "gradients": gradients, "each gradient is the tensor that it was": kept}
 
 
@@ -174,4 +176,4 @@ def with_one_vector(shards: list[nn.Parameter], max_norm: float) -> Tensor:
     for shard in shards:
         if shard.grad is not None:
             shard.grad.mul_(min(1.0, max_norm / norm.item()))
-    return norm
+    return norm.reshape(1)

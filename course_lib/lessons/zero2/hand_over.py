@@ -101,11 +101,11 @@ exercise = Exercise("zero2.hand_over", title="Hand each gradient over", draw=dra
             param.register_post_accumulate_grad_hook(partial(on_gradient, number))
     ```
     """, explanation="""
-    The hook runs inside backward, after the gradient is in `param.grad` and before the next gradient is computed. If
-    `take` drops each gradient, only one is in memory at a time, however large the model is. The parameter may drop its
-    reference before `take` or after it. Before is better: if `take` fails, no gradient stays behind. A parameter that
-    is used twice, such as a tied weight, has one gradient. It is complete when both uses have added their part, and the
-    hook is called once.""")
+    The hook runs inside backward, after the gradient is in `param.grad` and before backward goes on. If `take` drops
+    each gradient, only those of one layer are in memory at a time, however many layers there are. The parameter may
+    drop its reference before `take` or after it. Before is better: if `take` fails, no gradient stays behind. A
+    parameter that is used twice, such as a tied weight, has one gradient. It is complete when both uses have added
+    their part, and the hook is called once.""")
 
 
 @exercise

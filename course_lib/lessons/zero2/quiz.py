@@ -148,7 +148,7 @@ QUIZ = Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
           > Every rank has to call a collective. And the optimizer on rank 2 needs the average of its shard, to which
             the other ranks contribute.
         - [ ] Nothing
-          > Then the other ranks wait for rank 2 forever.
+          > Then rank 2 makes one call too few, and its later calls meet the wrong calls of the other ranks, or none.
         - [ ] It calls the reduce-scatter of the next bucket
           > Then its next bucket is summed with this bucket of the other ranks.
         - [ ] It sends its parameters instead
@@ -161,7 +161,7 @@ QUIZ = Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
         - [x] The gradients of a bucket
           > From the first gradient until the reduce-scatter is finished.
         - [ ] The gradients of the model
-          > A rank holds them whole only if one bucket contains all parameters.
+          > A rank holds them whole only if one bucket, or two, contain all parameters.
         - [ ] Adam's moments
           > A rank has only the moments of its shards.""", several=True)),
 ))

@@ -32,7 +32,7 @@ def model_states(rng: random.Random) -> Numeric:
     params = billions * 10**9
     return Numeric(
         prompt=f"Stage 3 trains a model of {billions} billion parameters on {world_size} ranks, in mixed precision "
-        "with Adam. How many bytes of parameters, gradients and optimizer state does a rank hold between two steps?",
+        "with Adam. How many bytes of parameters, gradients and optimizer state does a rank hold after backward?",
         expected=states_bytes(params, world_size, 3),
         unit="GB",
         right="All 16 bytes for each parameter are sharded: 16Ψ/N.",
@@ -108,6 +108,10 @@ def most_parameters(rng: random.Random) -> Numeric:
                 "One layer is missing: count the layer in use and the layers ahead.",
             ),
             (2 * layer_params * layers, "This is the whole model. No rank ever holds it."),
+            (
+                expected - 2 * layer_params * Fraction(1 + depth, world_size),
+                "This rank's shards of the whole layers are in memory twice: by themselves, and in the layers.",
+            ),
             (2 * layer_params * (1 + depth), "Add the shards of all layers."),
             (2 * layer_params * layers / world_size, "These are the shards. During forward, some layers are whole."),
         ),
@@ -149,7 +153,7 @@ QUIZ = Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
           > A function keeps the variables that it closes over, and this variable is a view.
         - [ ] `largest = weight.max().item()`
           > This is a number. It refers to no tensor.
-        - [x] The output of the linear layer, with autograd recording as usual
+        - [x] The output of the linear layer, if its input requires a gradient
           > Autograd saved `weight.t()` for backward, and this is a view.""", several=True)),
     Question(id="when-to-gather-again", ask=Choice.read("""
         Why does a unit gather its parameters again when the gradient of its output arrives, and not when autograd first
