@@ -139,7 +139,7 @@ def _shape(gap: Gap) -> Cause | None:
     if _transposed(expected, given, gap.tolerance):
         return Cause(likely=f"{shapes}: rows and columns are swapped.", action="Transpose it: `.t()`.")
     if close(whole, part, gap.tolerance):
-        sizes = ", ".join(map(str, expected.shape))
+        sizes = ", ".join(map(str, expected.shape)) or "()"
         return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
     if len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
         return _too_much(len(part) - len(whole), len(part) % len(whole) == 0, shapes)
