@@ -67,7 +67,8 @@ exercise = Exercise("data_parallel.average_gradients", title="Average the gradie
     so it may not decide. One case is left open here: a parameter that no rank used. A gradient of zeros differs from no
     gradient, because weight decay and momentum still change the parameter. With `find_unused_parameters=True`, torch's
     own engine (DDP) and the course's `zero.DataParallel` find such parameters and leave them without a gradient.
-    Without it, both raise an error.""")
+    Without it, both raise an error: DDP only in the next forward, after a step with gradients that it has not averaged.
+    """)
 
 
 @exercise
