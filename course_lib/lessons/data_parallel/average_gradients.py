@@ -120,8 +120,8 @@ exercise.edit("average-not-stored", {
     or None on a rank that had no gradient. Next: assign the average to `param.grad`.""")
 
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
-    Frozen parameters get a gradient of zeros. An optimizer with weight decay or momentum would then change parameters
-    that must not change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
+    Frozen parameters get a gradient of zeros. An optimizer with weight decay would then change parameters that must not
+    change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
     ranks still make the same calls.""")
 
 exercise.edit("by-those-who-have-one", {"if param.grad is None:":
