@@ -67,7 +67,8 @@ exercise = Exercise("data_parallel.average_gradients", title="Average the gradie
     so it may not decide. One case is left open here: a parameter that no rank used. A gradient of zeros differs from no
     gradient, because weight decay and momentum still change the parameter. With `find_unused_parameters=True`, torch's
     own engine (DDP) and the course's `zero.DataParallel` find such parameters and leave them without a gradient.
-    Without it, both raise an error.""")
+    Without it, both raise an error: DDP only in the next forward, after a step with gradients that it has not averaged.
+    """)
 
 
 @exercise
@@ -119,8 +120,8 @@ exercise.edit("average-not-stored", {
     or None on a rank that had no gradient. Next: assign the average to `param.grad`.""")
 
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
-    Frozen parameters get a gradient of zeros. An optimizer with weight decay or momentum would then change parameters
-    that must not change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
+    Frozen parameters get a gradient of zeros. An optimizer with weight decay would then change parameters that must not
+    change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
     ranks still make the same calls.""")
 
 exercise.edit("by-those-who-have-one", {"if param.grad is None:":

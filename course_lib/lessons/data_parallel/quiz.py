@@ -133,8 +133,8 @@ QUIZ = Quiz(name="data_parallel", title="Data parallel", questions=(
           > Equal gradients keep a difference between ranks; they never remove it.
         - [x] Frozen parameters
           > Forward uses them, and nothing changes them later.
-        - [x] Buffers, such as running statistics
-          > They are part of what the model computes.
+        - [x] Buffers that were drawn at random
+          > The model computes with them, and no gradient ever makes them equal.
         - [ ] Gradients
           > There are none yet, and later they are averaged in every step.
         - [ ] The state of an optimizer that was just made

@@ -49,7 +49,7 @@ exercise = Exercise("ranks.all_reduce", title="All-reduce, from the two", draw=d
     After the reduce-scatter, chunk r of the sum is on rank r. The all-gather brings all chunks to all ranks, in order.
     In each phase, every rank sends (N − 1)/N of the tensor: 2(N − 1)/N together, less than twice the tensor, for any
     number of ranks. ZeRO is built on this split. Between the two phases, each rank holds the finished sum of its own
-    chunk and nothing else, and this is the moment to update it.""")
+    chunk and of no other, and this is the moment to update it.""")
 
 
 @exercise

@@ -69,6 +69,11 @@ exercise.edit("all-receive-first", {"sending = dist.isend(tensor, dst=right)\n":
     and the circle is the same.
     Next: make the send not wait: `dist.isend` before the recv, and `.wait()` on what it returns after the recv.""")
 
+exercise.edit("waits-at-once", {"sending = dist.isend(tensor, dst=right)": "dist.isend(tensor, dst=right).wait()",
+    "sending.wait()\n": ""}, """
+    Every rank still waits for its send before it receives: `wait()` right after `isend` waits as `send` does.
+    Next: begin with `isend`, then receive, and only then call the handle's `wait()`.""")
+
 exercise.edit("to-the-left", {"dst=right": "dst=left", "src=left": "src=right"}, """
     The tensors travel the wrong way round: each rank returns its right neighbour's tensor.
     Next: send to `right` and receive from `left`.""")

@@ -30,7 +30,7 @@ QUIZ = Quiz(name="start", title="Start here", questions=(
         - [x] All ranks are stopped, and one message names the rank that failed and the line
           > This happens at once. The next run works as if nothing had happened.
         - [ ] The others wait until you restart the kernel
-          > That happens with bare processes. A world stops the other ranks.
+          > Without the course they may wait for minutes. A world stops them at once.
         - [ ] The others go on without the rank that failed
           > They cannot, because they wait for a call that the failed rank will never make.
         - [ ] The rank is started again

@@ -58,7 +58,7 @@ exercise = Exercise("zero1.consolidate", title="One state dict from all parts", 
     that was never used has no state.""", hints="""
     Rank 1 sends you the state of its parameter 0. Which parameter of the model is that?
 
-    A state dict knows parameters only by number, and each rank counts its own from 0. `parts[rank][place]` is the
+    A state dict knows parameters by number, and each rank counts its own from 0. `parts[rank][place]` is the
     number in the model. Rank 0 needs every rank's states; the other ranks need nothing.
 
     `optimizer.state_dict()`; `dist.gather_object(object, list_on_rank_0, dst=0)`, where the other ranks pass None for
