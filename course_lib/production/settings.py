@@ -220,6 +220,7 @@ GONE: dict[str, str] = {
         "DeepSpeed has removed it, and refuses the configuration. Take it out.",
     ),
     "amp": "DeepSpeed has removed it. Use bf16 or fp16.",
+    "bfloat16": "It is out of date. Use bf16.",
     "elasticity": "DeepSpeed has removed it. Set the sizes of batches yourself.",
     "curriculum_learning": "DeepSpeed has removed it. Use data_efficiency.",
     "zero_optimization.cpu_offload": "It is out of date. Use offload_optimizer with device cpu.",

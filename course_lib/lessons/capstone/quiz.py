@@ -118,8 +118,8 @@ QUIZ = Quiz(name="capstone", title="Capstone", questions=(
         """, several=True)),
     Question(id="shard-length", ask=shard_length),
     Question(id="losses-differ", ask=Choice.read("""
-        Stage 2 and plain data parallel train the same model on the same batches, and after ten steps their losses
-        differ in the third digit. What do you conclude?
+        Stage 2 and plain data parallel train the same small model in fp32 on the same batches, and after ten steps
+        their losses differ in the third digit. What do you conclude?
 
         - [x] One of the two programs has a mistake
           > Sharding only moves bytes. Both compute the same, up to the order of sums.

@@ -41,11 +41,11 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         - [ ] Ranks see each other's examples
           > All ranks use the same order, and each takes every N-th of it.""")),
     Question(id="restart", ask=Choice.read("""
-        A run is stopped in the middle of an epoch. It loads model and optimizer, and makes its sampler as at the start.
-        Which examples does it see in the rest of this epoch?
+        A run is stopped in the middle of its first epoch. It loads model and optimizer, and makes its sampler as at the
+        start. Which examples does it see first?
 
-        - [x] Those that it has seen already in this epoch
-          > The sampler begins again, with the same order. As many others are never seen in this epoch.
+        - [x] Those with which the epoch began
+          > The sampler begins again, with the same order. Only the steps that were left would miss the last ones.
         - [ ] Those that were left
           > For that, the program has to skip the batches before the stop. The sampler does not know of them.
         - [ ] Others, in a random order

@@ -44,11 +44,11 @@ exercise = Exercise("cluster.remaining_batches", title="Go on in the middle of a
     ```
     """, explanation="""
     The data of a step is a function of the seed and the step's number, so a checkpoint needs only the number. A sampler
-    that is simply made again begins again instead: the run sees the first batches of the epoch twice and the last ones
-    never, and the loss does not show it. If the number of ranks changes, a step takes a different number of examples:
-    then store the number of examples that were seen, and skip those. Datasets that are streamed cannot be skipped so
-    cheaply. Their loaders have a state of their own, which the checkpoint has to contain, such as torchdata's
-    `StatefulDataLoader`.""")
+    that is simply made again begins again instead: the run sees the first batches of the epoch twice. If it makes only
+    the steps that were left, it never sees the last ones. The loss does not show it. If the number of ranks changes, a
+    step takes a different number of examples: then store the number of examples that were seen, and skip those.
+    Datasets that are streamed cannot be skipped so cheaply. Their loaders have a state of their own, which the
+    checkpoint has to contain, such as torchdata's `StatefulDataLoader`.""")
 
 
 @exercise

@@ -17,9 +17,18 @@ def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str,
     """Make a step, and return its loss, what the rank then holds of each parameter, and the units."""
     model = Net(sizes, seed)
     optimizer = solution(model, mesh(), lr)
-    units = [name or "the model" for name, part in model.named_modules() if isinstance(part, FSDPModule)]
+    parts = units(model)
     loss = a_step(model, on_plain_tensors(optimizer), seed)
-    return {"loss": loss, "what the rank holds": shards(model), "the units": units}
+    return {"loss": loss, "what the rank holds": shards(model), "the parameters of each unit": parts}
+
+
+def units(model: nn.Module) -> list[list[str]]:
+    """Return the names of each unit's parameters. A list of modules is one unit; one without parameters is none."""
+    unit_of = {}  # the innermost, because a module comes after the modules that contain it
+    for prefix, part in model.named_modules():
+        if isinstance(part, FSDPModule):
+            unit_of |= {name: part._get_fsdp_state() for name, _ in part.named_parameters(prefix)}
+    return [[name for name in unit_of if unit_of[name] is unit] for unit in dict.fromkeys(unit_of.values())]
 
 
 exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_training, trial=trained,
@@ -125,3 +134,7 @@ def by_name(model: Any, mesh: DeviceMesh, lr: float) -> Optimizer:
                 fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return torch.optim.Adam((param for param in model.parameters()), lr)
+
+
+exercise.variant_edit("a-unit-of-two", {ROOT: "fully_shard([model.embed, model.head], mesh=mesh, "
+    f"reshard_after_forward=False)\n{ROOT}"})

@@ -171,5 +171,5 @@ QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2
         - [ ] The files of DeepSpeed's save_checkpoint, unchanged.
           > These files fit only 64 ranks. ds_to_universal has to convert them first.
         - [ ] The state dict that each rank's optimizer gave, saved rank by rank with torch.save.
-          > These are 64 parts, and no part records its place in the whole.""", several=True)),
+          > These are 64 parts for 64 ranks, and no function of torch cuts them into 48.""", several=True)),
 ))
