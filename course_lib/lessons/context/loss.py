@@ -42,7 +42,7 @@ def averaged(solution: Solution, seed: int, tokens: Tensor, mine: Tensor) -> Any
     loss = solution(model, tokens, mine)
     loss.backward()
     averages = {f"the mean of the gradients of `{name}`": leaf.grad for name, leaf in leaves.items()}
-    averages["the mean of the losses"] = loss.detach().clone()
+    averages["the mean of the losses"] = loss.detach().reshape(()).clone()
     for value in averages.values():
         dist.all_reduce(value)
         value /= dist.get_world_size()

@@ -45,6 +45,8 @@ def norm_and_gradients(solution: Solution, shards: list[nn.Parameter], max_norm:
     norm = solution(shards, max_norm)
     kept = [shard.grad is grad for shard, grad in zip(shards, before, strict=True)]
     gradients = [shard.grad for shard in shards]
+    if isinstance(norm, torch.Tensor) and norm.numel() == 1:
+        norm = norm.reshape(())
     return {"norm": norm, "gradients": gradients, "each gradient is the tensor that it was": kept}
 
 
