@@ -28,8 +28,8 @@ exercise = Exercise("capstone.train", title="One loop for all stages", draw=draw
     case_count=4, task="""
     Train `engine` on each batch in turn. Return a list with the loss of each *whole* batch, computed before the step on
     that batch: the same numbers on every rank. A batch is `(x, y)`, the same on all ranks. Each rank trains on an equal
-    part of its rows: call `engine` once for each batch. `engine(x, y)` returns the mean loss of the rows that you pass. The engine averages the gradients;
-    you average the loss.""", hints="""
+    part of its rows: call `engine` once for each batch. `engine(x, y)` returns the mean loss of the rows that you pass.
+    The engine averages the gradients; you average the loss.""", hints="""
     In which order does one step clear, compute and use the gradients? And which rows does the loss of `engine(x, y)`
     belong to?
 
