@@ -55,6 +55,9 @@ _detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.T
 def plain(value: Any, depth: int = 0) -> Plain:
     """Return a copy of `value` as plain data; a list becomes a tuple, and a number of numpy a number."""
     kind = type(value)  # not isinstance, which trusts an object's `__class__`
+    if issubclass(kind, np.generic):
+        value = np.generic.item(value)
+        kind = type(value)
     if value is None or kind is bool:
         return value
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):

@@ -84,7 +84,7 @@ def broken_limits(
 ) -> Iterator[tuple[str, str]]:
     """Yield each limit that a decision breaks: memory, deadline, budget."""
     machine = planner.HARDWARE[brief["clusters"][answer["cluster"]][0]]
-    chosen = f"{planner.how(planned.settings)}, micro-batches of {answer['batch']}, on {machine.name}"
+    chosen = f"{planner.how(planned.settings)}, on {machine.name}"
     short, where = planner.shortage(planned, machine)
     if short > 0:
         yield "memory", f"{chosen}: it does not fit. {planner.size(short)} are missing: {where}."

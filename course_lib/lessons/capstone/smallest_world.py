@@ -20,6 +20,9 @@ def draw(rng: random.Random, number: int) -> Case:
         memory_bytes = 2 * psi + 14 * psi // 35
     elif number in (3, 7):  # exactly enough for one
         memory_bytes = 16 * psi
+    elif number == 10:  # less than a byte too little for 3 ranks
+        psi += 1 - psi % 3
+        memory_bytes = 2 * psi + 14 * psi // 3
     elif number == 9:  # exactly enough for what stays whole, so nothing is left for a shard
         memory_bytes = whole
     else:
@@ -29,7 +32,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (psi, stage, memory_bytes), what=what)
 
 
-exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=10, task="""
+exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=11, task="""
     Return the smallest number of ranks with which each rank's model states fit in `memory_bytes`. The model has `psi`
     parameters, with 16 bytes for each. Stage 0 shards none of these bytes over the ranks. Stage 1 shards the
     optimizer's bytes, stage 2 the gradients as well, and stage 3 everything. Take a shard as an exact fraction, without

@@ -28,8 +28,8 @@ exercise = Exercise("capstone.train", title="One loop for all stages", draw=draw
     case_count=4, task="""
     Train `engine` on each batch in turn. Return a list with the loss of each *whole* batch, computed before the step on
     that batch: the same numbers on every rank. A batch is `(x, y)`, the same on all ranks. Each rank trains on an equal
-    part of its rows. `engine(x, y)` returns the mean loss of the rows that you pass. The engine averages the gradients;
-    you average the loss.""", hints="""
+    part of its rows: call `engine` once for each batch. `engine(x, y)` returns the mean loss of the rows that you pass.
+    The engine averages the gradients; you average the loss.""", hints="""
     In which order does one step clear, compute and use the gradients? And which rows does the loss of `engine(x, y)`
     belong to?
 
@@ -98,7 +98,7 @@ exercise.edit("never-stepped", {"engine.step()\n": ""}, """
 
 exercise.edit("cleared-before-step", {"engine.zero_grad()\n": "", "engine.step()": "engine.zero_grad()\n"
     "engine.step()"}, """
-    You clear the gradients between backward and step, so the step has no gradients to use.
+    The step has no gradients to use: you clear them between backward and step, or never call backward.
     Next: clear them before backward, or after the step.""")
 
 exercise.edit("loss-after-the-step", {MEAN: f"mean = engine({PARTS}).detach() / world_size"}, """

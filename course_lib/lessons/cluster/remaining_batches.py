@@ -10,13 +10,13 @@ from ...exercises import Case, Exercise, draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw a step in the middle of the first epoch, then of later ones. Some examples are left over, on all ranks.
+    """Draw a step in the middle of an epoch, twice one between epochs. Some examples are left over, on all ranks.
 
     The example at index n is the number 100 + n.
     """
     world_size, batch_size, per_epoch = draw_world_size(rng, number), rng.randint(2, 3), rng.randint(3, 4)
     count = world_size * (batch_size * per_epoch + 1) + (world_size - 1)
-    step = per_epoch * (0, 1, 2)[number % 3] + rng.randint(1, per_epoch - 1) * (number != 3)
+    step = per_epoch * (0, 1, 2)[number % 3] + rng.randint(1, per_epoch - 1) * (number not in (3, 4))
     what = f"{count} examples, batches of {batch_size}, stopped before step {step}"
     return Case(world_size=world_size, args=lambda rank: (range(100, 100 + count), batch_size, step), what=what)
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...exercises import Case, Exercise, Solution, draw_world_size, sends_no_more
+from ...exercises import Case, Exercise, Solution, draw_world_size
 from ..data_parallel.data import give_gradients, parameters
 
 
@@ -26,11 +26,15 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def gradients(solution: Solution, shared: list[nn.Parameter], experts: list[nn.Parameter]) -> Any:
     solution(shared, experts)
-    return {"shared": [param.grad for param in shared], "experts": [param.grad for param in experts]}
+    return {"shared": [param.grad for param in shared], "experts": [zeros_for_none(param) for param in experts]}
+
+
+def zeros_for_none(param: nn.Parameter) -> torch.Tensor:
+    return torch.zeros_like(param) if param.grad is None else param.grad
 
 
 exercise = Exercise("context.expert_gradients", title="What an expert has already summed", draw=draw, trial=gradients,
-    case_count=4, inputs_matter=False, rules=[sends_no_more("one all-reduce of each shared gradient", slack=0.1)],
+    case_count=4, inputs_matter=False,
     task="""
     Every rank's loss is the mean over its own tokens, and you want the gradients of the mean of these losses. The
     parameters `shared` are the same on every rank. Each rank has different `experts`, to which tokens of all ranks

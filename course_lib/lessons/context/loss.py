@@ -33,14 +33,20 @@ def averaged(solution: Solution, seed: int, tokens: Tensor, mine: Tensor) -> Any
     """Return the gradients and the loss as data parallel makes them: each is averaged over ranks."""
     weight, position = normal(KINDS, KINDS, seed=seed), normal(len(tokens), KINDS, seed=seed + 1)
     leaves = {"weight": weight.requires_grad_(), "position": position.requires_grad_()}
-    loss = solution(lambda inputs, at: weight[inputs] + position[at], tokens, mine)
+    scored = []
+
+    def model(inputs: Tensor, places: Tensor) -> Tensor:
+        scored.append(len(inputs))
+        return weight[inputs] + position[places]
+
+    loss = solution(model, tokens, mine)
     loss.backward()
     averages = {f"the mean of the gradients of `{name}`": leaf.grad for name, leaf in leaves.items()}
-    averages["the mean of the losses"] = loss.detach().clone()
+    averages["the mean of the losses"] = loss.detach().reshape(()).clone()
     for value in averages.values():
         dist.all_reduce(value)
         value /= dist.get_world_size()
-    return averages
+    return averages | {"tokens that it scored besides its own": max(0, sum(scored) - len(mine))}
 
 
 exercise = Exercise("context.loss", title="The loss of a cut sequence", draw=draw, trial=averaged, case_count=4,

@@ -44,6 +44,22 @@ def travels_while_it_computes(trial: Trial) -> Iterator[Finding]:
         )
 
 
+def waits_after_computing(trial: Trial) -> Iterator[Finding]:
+    """Require that a rank waits for the next block only when it has computed. At least the first rank has to wait."""
+    early = [rank for rank, calls in enumerate(trial.yours.calls) if _waits_first(calls)]
+    if early:
+        yield Finding(
+            observed=f"{trial.who(early)} waited for the next block, and only then computed with the block before it.",
+            action="Start the send and the receive before `attend`, and wait for them after it.",
+        )
+
+
+def _waits_first(calls: Sequence[Call]) -> bool:
+    waits = [call.waited_from for call in calls if call.op == "recv"]
+    computes = [call.issued for call in calls if call.op == "all_reduce"]
+    return any(wait < compute for wait, compute in zip(waits, computes, strict=False))
+
+
 def _sent_before(calls: Sequence[Call]) -> list[int]:
     """Return how many sends come before each all-reduce, which `attend` makes."""
     ops = [call.op for call in calls]
@@ -56,7 +72,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 exercise = Exercise("context.ring_attention", title="Keys and values on a ring", draw=draw, case_count=4,
     tolerance=1e-5, asynchronous=True, inputs_matter=False,
-    rules=[travels_while_it_computes, sends_no_more("N − 1 sends of a block")], task="""
+    rules=[travels_while_it_computes, waits_after_computing, sends_no_more("N − 1 sends of a block")], task="""
     Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
     of this rank's queries to the keys of all ranks. Pass the blocks around the ring, world size − 1 times.
     `attend(query, block)` returns the attention to one block, and its total; put the results together with your
@@ -117,6 +133,12 @@ exercise.edit("computes-first", {COMPUTES: "", "if step < world_size - 1:\narriv
     "if step < world_size - 1:\n    arriving"}, """
     The result is right. But each rank computes first and then sends, so the network waits for the computing, and the
     computing for the network. Next: start the send before `attend`; it may read the block at the same time.
+    """)
+
+exercise.edit("waits-first", {"received = dist.irecv(arriving, (rank - 1) % world_size)\n":
+    "received = dist.irecv(arriving, (rank - 1) % world_size)\nsent.wait()\nreceived.wait()\n"}, """
+    The result is right. But each rank waits for the next block before it computes, so the network and the computing
+    take turns. Next: wait for both handles after `attend`.
     """)
 
 exercise.edit("own-block-only", {"attend(query, block))\n": "attend(query, mine))\n",

@@ -29,7 +29,7 @@ def places(solution: Solution, params: list[nn.Parameter], bucket_bytes: int) ->
     """Return the buckets, with each parameter's place in the list, and whether the list is as it was."""
     place = {id(param): number for number, param in enumerate(params)}
     buckets = solution(params, bucket_bytes)
-    if not isinstance(buckets, list) or not all(isinstance(bucket, list) for bucket in buckets):
+    if not isinstance(buckets, list | tuple) or not all(isinstance(bucket, list | tuple) for bucket in buckets):
         return buckets
     return {
         "buckets": [[place.get(id(param), -1) for param in bucket] for bucket in buckets],

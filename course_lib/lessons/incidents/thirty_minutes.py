@@ -113,7 +113,7 @@ def longer_time_limit(texts: list[str], tokenize: Callable[[str], list[int]]) ->
 
 @exercise.mistake
 def waits_in_a_barrier(texts: list[str], tokenize: Callable[[str], list[int]]) -> list[list[int]]:
-    """The ranks now wait in your barrier, for the same rank 0 and with the same limit. Next: divide the work."""
+    """The ranks now wait in your barrier, for the same rank 0. Next: divide the work."""
     box = [[tokenize(text) for text in texts] if dist.get_rank() == 0 else []]
     dist.barrier()
     dist.broadcast_object_list(box)

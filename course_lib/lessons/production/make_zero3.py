@@ -36,8 +36,8 @@ exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_
     Shard the model over `mesh` with `fully_shard`, and return an `Adam` with learning rate `lr` for it. The model has
     `model.blocks`, an embedding and a head. Each block is a unit by itself: an all-gather for forward, one more for
     backward, because the block is freed in between, and one reduce-scatter of its gradients. The embedding and the head
-    form one more unit. The end of forward and the beginning of backward use it, so it stays whole in between, which is
-    FSDP2's default for the outermost unit.""", hints="""
+    belong to the outermost unit, which is the model. The end of forward and the beginning of backward use it, so it
+    stays whole in between, which is FSDP2's default for the outermost unit.""", hints="""
     Which parameters are needed at the same time? Which unit do the parameters outside the blocks belong to?
 
     `fully_shard` makes one unit of a module's parameters, except those that already belong to a unit. So the order of
@@ -62,8 +62,8 @@ exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_
 def make_zero3(model: nn.Module, mesh: DeviceMesh, lr: float) -> Optimizer:
     """Shard `model` over `mesh` with FSDP2, and return an Adam that trains it.
 
-    Each of `model.blocks` is a unit, gathered for forward and again for backward. All else is
-    one more unit, which stays whole from forward to backward.
+    Each of `model.blocks` is a unit, gathered for forward and again for backward. The outermost
+    unit, `model`, takes all else, and stays whole from forward to backward.
     """
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -90,8 +90,8 @@ exercise.edit("blocks-only", {ROOT: ""}, """
 
 exercise.edit("a-unit-for-each-child", {ROOT: f"for unit in (model.embed, model.head):\n    fully_shard(unit, "
     f"mesh=mesh)\n{ROOT}"}, """
-    The embedding and the head are units by themselves, so forward and backward gather them one by one. The task asks
-    for one unit of both. Next: leave them to the last call, `fully_shard` of the model.""")
+    The embedding and the head are in units of their own. The task leaves both to the outermost unit, the model.
+    Next: leave them to the last call, `fully_shard` of the model.""")
 
 exercise.edit("blocks-as-one", {BLOCKS: "fully_shard(list(model.blocks), mesh=mesh)\n"}, """
     A list of modules is one unit, so all blocks are gathered together. Next: call `fully_shard` for each block.""")

@@ -49,6 +49,8 @@ def norm_and_gradients(solution: Solution, sizes: tuple[int, int], max_norm: flo
     norm = solution(cut, whole, max_norm, data, tensor)
     kept = [shard.grad is grad for shard, grad in zip(cut + whole, before, strict=True)]
     gradients = {"cut": [shard.grad for shard in cut], "whole": [shard.grad for shard in whole]}
+    if isinstance(norm, torch.Tensor) and norm.numel() == 1:
+        norm = norm.reshape(())
     return {"norm": norm, **gradients, "each gradient is the tensor that it was": kept}
 
 

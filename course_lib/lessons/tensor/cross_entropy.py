@@ -35,8 +35,9 @@ exercise = Exercise("tensor.cross_entropy", title="A loss without the scores", d
         sends_no_more("three all-reduces of one number for each token")], task="""
     The head is cut along the vocabulary as well: this rank has the scores of the tokens from `rank * scores.shape[1]`
     on. Return the mean cross-entropy of the whole scores, on every rank, as `F.cross_entropy` computes it in one
-    process. For each token it is log(sum of exp(score)) minus the score of the target. No rank gathers the scores: use
-    at most three all-reduces, of one number for each token. Large scores do not overflow.
+    process. For each token it is log(sum of exp(score)) minus the score of the target. Backward gives this
+    rank's scores the gradient that they have in one process. No rank gathers the scores: use at most three
+    all-reduces, of one number for each token. Large scores do not overflow.
     """, hints="""
     Which numbers does the loss of one token need from each rank? There are three.
 
@@ -71,6 +72,7 @@ def cross_entropy(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
     scores: [tokens, vocabulary / N], this rank's part of each token's scores.
     targets: [tokens], numbers of the whole vocabulary, the same on every rank.
+    Backward gives each rank the gradient of its scores, as in one process.
     Use at most three all-reduces, of one number for each token, and no other call.
     """
     largest = scores.detach().amax(1)
@@ -94,6 +96,11 @@ exercise.edit("overflows", {SHIFT: ""}, """
 exercise.edit("largest-of-this-rank", {MAXIMUM: ""}, """
     Each rank subtracts its own largest score, so the ranks' sums of exp are scaled differently and cannot be added.
     Next: take the largest score over all ranks.
+    """)
+
+exercise.edit("largest-with-a-history", {"scores.detach().amax(1)": "scores.amax(1)"}, """
+    Your loss is right, and its gradient is not. Backward goes through `largest` as well, and sees nothing of the
+    all-reduce that changed it. Next: take the largest of `scores.detach()`: the shift cancels, so it needs no gradient.
     """)
 
 exercise.edit("sum-of-the-largest", {", dist.ReduceOp.MAX": ""}, """

@@ -139,8 +139,8 @@ exercise.edit("waits-at-once", {"def finish": "handle.wait()\n\ndef finish", "no
 exercise.edit("never-waits", {"torch.empty_like(bucket.param_shard)": "torch.zeros_like(bucket.param_shard)",
     "flat_grad, async_op=True)": "flat_grad, async_op=True)\nbefore = grad_shard.clone()  # the same on every run",
     "average = grad_shard /": "average = before /"}, """
-    You read the shard before the sum is in it: with `async_op=True` the call returns at once, and the numbers arrive
-    later. Next: call `handle.wait()` before you use the shard.""")
+    You use a tensor of the reduce-scatter before it has ended: with `async_op=True` the call returns at once, and the
+    numbers travel later. Next: call `handle.wait()` before you read the shard, or write to what is sent.""")
 
 exercise.edit("keeps-what-was-sent", {"bucket.flat_grad = None\n": ""}, """
     The bucket still has its `flat_grad` afterwards. The whole gradient stays in memory, and the next backward adds to

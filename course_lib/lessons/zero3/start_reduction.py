@@ -152,8 +152,8 @@ exercise.edit("starts-in-finish", {f"handle = {STARTS}\n": "", "handle.wait()": 
 exercise.edit("never-waits", {"torch.empty_like": "torch.zeros_like", f"handle = {STARTS}\n":
     f"{STARTS}\nbefore = grad_shard.clone()  # the same on every run\n", f"handle.wait()\n{ADDS}":
     ADDS.replace("grad_shard if", "before if").replace("+ grad_shard", "+ before")}, """
-    You read the shard before the sum is in it: with `async_op=True` the call returns at once, and the numbers arrive
-    later. Next: keep the handle, and call its `wait()` first in the function that you return.""")
+    You use a tensor of the reduce-scatter before it has ended: with `async_op=True` the call returns at once, and the
+    numbers travel later. Next: keep the handle, and call its `wait()` first in the function that you return.""")
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the reduction.

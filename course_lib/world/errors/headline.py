@@ -96,10 +96,7 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
             "of micro-batches."
         )
     if ops in ({"send"}, {"recv"}) and not any(call.inside == call.op for call in calls):  # they may go on
-        return headline, (
-            "start each isend and its irecv before you wait for either, and compare the peers and tags that each rank "
-            "names in these lines."
-        )
+        return headline, "start isend and irecv before you wait; then compare the peers and tags in these lines."
     if ops == {"recv"} and len({call.tag for call in calls}) > 1:
         return headline, (
             "look for a recv whose send no rank makes, such as in a loop that is longer on one rank. If every recv has "

@@ -778,8 +778,7 @@ def receives_from_the_wrong_side() -> None:
             dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
       rank 2 waited in send to rank 0 at test_failures.py line _, in receives_from_the_wrong_side:  works =
             dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
-    Next: start each isend and its irecv before you wait for either, and compare the peers and tags that each rank names
-            in these lines.
+    Next: start isend and irecv before you wait; then compare the peers and tags in these lines.
     """
     x, y, right = torch.ones(1), torch.empty(1), (rank() + 1) % 3
     works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
