@@ -111,7 +111,7 @@ class _Step:
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
         self.gathers_late = settings.engine == "paper" and settings.stage in (1, 2)  # in the next step's forward
         kept = self.engine.policy.kept * self.own.params + sum(frozen_bytes(model, settings))
-        self.kept = kept / model.params  # bytes of a parameter's shard
+        self.kept = kept / max(1, model.params)  # bytes of a parameter in a shard; a stage may have none
         self.layer_share = 1 / max(1, len(model.units) - 1)
 
     def run(self, last: bool) -> Timeline:
