@@ -167,7 +167,7 @@ def test_sequence_parallelism_sends_as_much_as_all_reduces_and_gathers_once_more
 
 
 def test_torchs_modules_keep_what_sequence_parallelism_gathers() -> None:
-    """What enters queries and the feed-forward layer is whole; 4,096 tokens of 4,096 elements of 2 bytes, in 8 parts."""
+    """What enters queries and feed-forward layer is whole: 4,096 tokens of 4,096 elements of 2 bytes, not in 8."""
     tokens, given = 4096 * 4096 * 2, {"stage": 3, "tensor_parallel": 8, "compiled": True}
     paper, torch = (parts(**given, engine=engine)["activations of the layers"] for engine in ("paper", "torch"))
 
