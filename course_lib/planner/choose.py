@@ -214,6 +214,8 @@ def _leaving(plan: Plan, machine: Hardware) -> float:
     """Return the bytes that leave a node in a step. A ring leaves each node once."""
     settings, nbytes, found = plan.settings, 0.0, groups(plan.settings, machine)
     for call in plan.collectives:
+        if settings.world_size <= machine.devices:
+            continue
         if call.op == "send":  # a stage is a row of ranks, of which some or all have the next one in a different node
             nbytes += float(call.sent) * min(machine.devices, settings.tensor_parallel * settings.data_parallel)
         elif call.op == "all_to_all":

@@ -1,7 +1,7 @@
 """The largest or the least that a plan allows: micro-batch, sequence, ranks, and GPU-hours for a number of tokens."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import ceil, inf, lcm, log2
 from typing import Any
@@ -12,7 +12,8 @@ from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
-from .training.checks import PlanError, largest, whole
+from .training.checks import PlanError, known, largest, whole
+from .training.settings import Settings
 from .training.shapes import Transformer
 
 
@@ -96,15 +97,22 @@ def cheapest(
     if not all(isinstance(one, int | float) and one > 0 for one in (tokens, days)) or tokens == inf:
         raise PlanError(f"tokens={tokens!r}, days={days!r}: give two numbers above 0, and finite tokens.")
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
-    least = plan(model=model, **given)
+    most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
+    for name in given:
+        known("setting", name, (field.name for field in fields(Settings)))
+    decisive = ("sequence", "precision", "trainable", "lora_rank")  # of the FLOPs
+    least = plan(model=model, **{name: given[name] for name in decisive if name in given})
     needed = tokens * token_flops(least.model, least.settings) / (days * 86400)
     least_ranks = max(1, ceil(needed / (machine.achievable * machine.peak_flops(least.settings.policy.fast))))
-    most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
     doubled, found = [2**power for power in range(ceil(log2(least_ranks)), ceil(log2(most_ranks)))], list[Budget]()
     for ranks in (*doubled, most_ranks) if least_ranks <= most_ranks else ():
-        found += _ways(machine, tokens, {"model": model, "world_size": ranks} | given)
+        refusals = list[PlanError]()
+        ways = [*_ways(machine, tokens, {"model": model, "world_size": ranks} | given, refusals)]
+        found += filter(None, ways)
         if fast := [one for one in found if one.seconds <= days * 86400]:
             return min(fast, key=lambda one: one.gpu_hours)
+        if ranks == most_ranks and not ways and not found:
+            raise refusals[0]
     reached = "nothing fits"
     if least_ranks > most_ranks:
         reached = f"at least {least_ranks} are needed at {machine.achievable:.0%} of the peak"
@@ -116,7 +124,10 @@ def cheapest(
     )
 
 
-def _ways(machine: Hardware, tokens: float, given: dict[str, Any]) -> Iterator[Budget]:
+def _ways(
+    machine: Hardware, tokens: float, given: dict[str, Any], refusals: list[PlanError]
+) -> Iterator[Budget | None]:  # fmt: skip
+    """Yield the budget of each way, None if it does not fit. Ways that do not go together become `refusals`."""
     usual = {"attention": "flash", "implementation": "fused"}
     for cut, recomputed in product(cuts(machine, given), CHECKPOINTING):
         stages = cut["pipeline_parallel"]
@@ -125,8 +136,8 @@ def _ways(machine: Hardware, tokens: float, given: dict[str, Any]) -> Iterator[B
             one = plan(**usual | rest | {"checkpointing": recomputed} | given | cut)
             if "batch" not in given:
                 one = _with(one, batch=max(1, largest_batch(one, machine)))
-            if fits(one, machine):
-                seconds = tokens / (one.tokens_per_second(machine) * one.settings.world_size)
-                yield Budget(plan=one, gpu_hours=seconds * one.settings.world_size / 3600, seconds=seconds)
-        except PlanError:  # these ranks cannot be divided in this way
-            continue
+            seconds = tokens / (one.tokens_per_second(machine) * one.settings.world_size)
+            found = Budget(plan=one, gpu_hours=seconds * one.settings.world_size / 3600, seconds=seconds)
+            yield found if fits(one, machine) else None
+        except PlanError as refusal:  # these ranks cannot be divided in this way
+            refusals.append(refusal)

@@ -68,9 +68,13 @@ _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\
 
 def as_options(text: str) -> str:
     """Return a message of the planner with options instead of settings: `--gpus 6`, not `world_size=6`."""
-    text = _GIVEN.sub(lambda found: f"{_OPTIONS[found[1]]} {found[2].strip('[](),') or 'none'}", text)
+    text = _GIVEN.sub(lambda found: f"{_OPTIONS[found[1]]} {_word(found[2].strip('[](),'))}", text)
     text = _NAMED.sub(lambda found: _OPTIONS[found[1]], text.replace("model='", "'"))
     return re.sub(r"'([\w.,-]+)'", r"\1", text)
+
+
+def _word(text: str) -> str:
+    return {"True": "yes", "False": "no", "None": "none", "": "none"}.get(text, text)
 
 
 def command(model: Sequence[str], hardware: str, settings: Mapping[str, Any]) -> str:

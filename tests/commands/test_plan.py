@@ -208,6 +208,11 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
         ),
         ("gpt2 --offload weights", "--offload weights: there is no such offload. Choose one of optimizer, parameters."),
         ("gpt2 --gpus 6 --tp 4", "--gpus 6 with --tp 4 and --pp 1: the ranks do not fall into groups of 4. Choose a"),
+        (
+            "gpt2 --engine zero --reshard no",
+            "--engine zero with --reshard no: this course's stage 3 frees each unit after forward. "
+            "Choose --reshard yes, or another engine.",
+        ),
         ("llama3-8b --ep 2", "--ep 2 with Llama 3.1 8B: it has no experts. Leave it out"),
         ("gpt2 --gpu rtx-4090 --gpus 8", "8 ranks on 4x RTX 4090, PCIe: that is one node with 4 devices."),
         ("gpt2 --fit --stage 1 --stage 2", "--stage twice: a search varies what you leave out."),

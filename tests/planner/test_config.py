@@ -35,6 +35,20 @@ DEEPSEEK_MOE = LLAMA | {
     "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 1,
 }  # fmt: skip
 
+GEMMA2 = {
+    "model_type": "gemma2", "num_hidden_layers": 26, "hidden_size": 2304, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 9216, "vocab_size": 256000, "max_position_embeddings": 8192,
+    "head_dim": 256, "sliding_window": 4096,
+}  # fmt: skip
+OLMO2 = LLAMA | {
+    "model_type": "olmo2", "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 100352,
+}  # fmt: skip
+GPT_OSS = MIXTRAL | {
+    "model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "num_attention_heads": 64, "head_dim": 64,
+    "intermediate_size": 2880, "vocab_size": 201088, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "attention_bias": True,
+}  # fmt: skip
+
 LING = QWEN3_MOE | {
     "model_type": "bailing_moe", "num_hidden_layers": 20, "num_attention_heads": 16, "num_experts": 256,
     "moe_intermediate_size": 512, "intermediate_size": 5120, "vocab_size": 157184, "first_k_dense_replace": 1,
@@ -77,6 +91,7 @@ def test_layers_with_a_window_see_fewer_tokens(config: dict[str, Any], window: i
     [
         (LLAMA, 8_030_261_248), (QWEN3, 8_190_735_360), (QWEN3_MOE, 30_532_122_624), (MIXTRAL, 46_702_792_704),
         (QWEN2, 7_615_616_512), (GPT2, 124_439_808), (DEEPSEEK_MOE, 16_375_728_128),
+        (GEMMA2, 2_614_341_888), (OLMO2, 7_298_617_344), (GPT_OSS, 20_914_757_184),
     ],
 )  # fmt: skip
 def test_numbers_of_parameters_are_those_of_the_released_weights(config: dict[str, object], params: int) -> None:

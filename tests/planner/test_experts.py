@@ -229,7 +229,7 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
         ({"model": DENSE, "world_size": 2, "expert_parallel": 2}, "it has no experts. Leave it out"),
         (
             {"model": SMALL, "world_size": 4, "expert_parallel": 8},
-            "expert_parallel=8 with stage=0: 4 ranks share states",
+            "expert_parallel=8 with stage=0: 4 ranks do not fall",
         ),
         (
             {"model": SMALL, "world_size": 8, "stage": 3, "shard_size": 2, "expert_parallel": 4},

@@ -166,6 +166,15 @@ def test_sequence_parallelism_sends_as_much_as_all_reduces_and_gathers_once_more
     assert calls["tensor", "all_gather", "backward"] == 2 * tokens
 
 
+def test_torchs_modules_keep_what_sequence_parallelism_gathers() -> None:
+    """What enters queries and feed-forward layer is whole: 4,096 tokens of 4,096 elements of 2 bytes, not in 8."""
+    tokens, given = 4096 * 4096 * 2, {"stage": 3, "tensor_parallel": 8, "compiled": True}
+    paper, torch = (parts(**given, engine=engine)["activations of the layers"] for engine in ("paper", "torch"))
+
+    assert torch - paper == 32 * 2 * tokens * 7 / 8
+    assert sent(**given, engine="torch")["tensor", "all_gather", "backward"] == 2 * 32 * tokens
+
+
 def test_stages_send_a_micro_batchs_activations() -> None:
     assert sent(pipeline_parallel=4, micro_batches=8)["stage", "send", "forward"] == 8 * 4096 * 4096 * 2
 

@@ -52,7 +52,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
         (
             {"engine": "torch", "stage": 2},
             "engine='torch' with stage=2: torch has nothing that shards gradients and keeps whole parameters. "
-            "Choose stage 1 or 3, or another engine.",
+            "Choose stage 1, or 3, with reshard=False as in FSDP's SHARD_GRAD_OP, or another engine.",
         ),
         (
             {"engine": "torch", "stage": 1, "precision": "fp32", "world_size": 8, "shard_size": 4},

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,22 @@ def test_the_cheapest_way_keeps_the_batch_that_is_given() -> None:
     assert one.plan.settings.batch == 1 < cheapest("llama3-8b", MACHINE, **given).plan.settings.batch
     with pytest.raises(ValueError, match=r"nothing fits.* or a smaller batch"):
         cheapest("llama3-8b", MACHINE, **given, batch=400)
+
+
+@pytest.mark.parametrize("given", [
+    {"tensor_parallel": 8}, {"pipeline_parallel": 2}, {"context_parallel": 2}, {"shard_size": 8},
+    {"offload": ("optimizer",)}, {"engine": "torch"},
+])  # fmt: skip
+def test_the_cheapest_way_keeps_what_is_given(given: dict[str, Any]) -> None:
+    """What one rank, or stage 0, could not do as well."""
+    settings = cheapest("llama3-8b", MACHINE, tokens=1e12, days=30, sequence=4096, **given).plan.settings
+
+    assert {name: getattr(settings, name) for name in given} == given
+
+
+def test_what_no_way_of_training_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"world_size=64 with tensor_parallel=3 .* Choose a multiple of it"):
+        cheapest("llama3-8b", MACHINE, tokens=1e9, days=30, most_ranks=64, tensor_parallel=3)
 
 
 def test_a_deadline_that_nothing_meets_is_refused() -> None:

@@ -32,6 +32,7 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     beside = not settings.partly_frozen or settings.adapted == "all"
     products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
     sent = model.chosen * settings.capacity_factor * h * width / between
+    entering = 1 if settings.keeps_gathered else between  # the ranks that share the input of a matrix
     norm = h * stream
     if model.gated and settings.plain:  # x.float() * rsqrt(...), then the weight: transformers, torchtune and LitGPT
         norm = h * (4 + (0 if settings.partly_frozen else stream))
@@ -39,11 +40,11 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
         "inputs of the two norms": 2 * norm / between,
-        "input of queries, keys and values": (3 if apart else 1) * h * width / between,
+        "input of queries, keys and values": (3 if apart else 1) * h * width / entering,
         "queries, keys and values": ((q + 2 * model.kv_hidden) * width + copies) / cut,
         "attention core": (core if settings.attention == "math" else 4 * model.heads) / cut,
         "input of the attention's projection": q * width / cut,
-        "input of the feed-forward layer": (2 if apart else 1) * h * width / between if beside or model.experts else 0,
+        "input of the feed-forward layer": (2 if apart else 1) * h * width / entering if beside or model.experts else 0,
         "inputs of experts": sent if beside else 0,
         "results of experts": 0 if settings.engine == "paper" else sent,
         "inside of the feed-forward layer": products * inside(model, settings) * width / cut,

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from ..memory.layout import layout
-from ..training.frozen import trained
+from ..training.frozen import frozen_bytes, trained
 from ..training.pieces import piece as piece_of
 from ..training.settings import Settings
 from ..training.shapes import Model
@@ -110,6 +110,8 @@ class _Step:
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
         self.gathers_late = settings.engine == "paper" and settings.stage in (1, 2)  # in the next step's forward
+        kept = self.engine.policy.kept * self.own.params + sum(frozen_bytes(model, settings))
+        self.kept = kept / max(1, model.params)  # bytes of a parameter in a shard; a stage may have none
         self.layer_share = 1 / max(1, len(model.units) - 1)
 
     def run(self, last: bool) -> Timeline:
@@ -198,8 +200,8 @@ class _Step:
         last, settings = self.computed[-1:], self.settings
         if not piece.gathers:
             return []
-        if "parameters" in settings.offload and (when == "forward" or settings.reshard):
-            copied = piece.gathers * self.engine.policy.parameter / settings.shards
+        if "parameters" in settings.offload and (when == "forward" or settings.reshard is True):
+            copied = piece.gathers * self.kept / settings.shards
             name = f"copy {piece.name} to the device"
             last = [self.streams.issue(HOST, name, copied / self.hardware.host_link, last)]
         if self.gathers_late:

@@ -119,7 +119,8 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
     """Yield what ranks send that share layers or sequences. What backward computes again, it also exchanges again.
 
     Around each of a layer's two blocks, tensor-parallel ranks all-reduce whole tokens, or gather and scatter them with
-    sequence parallelism, and gather them once more for the gradients of weights (Korthikanti et al., section 4.2).
+    sequence parallelism, and gather them once more for the gradients of weights (Korthikanti et al., section 4.2),
+    unless they keep them, as in torch and here.
     Stages of a pipeline: Narayanan et al., section 4.1. Keys and values reach all context-parallel ranks, and in
     backward again, when their gradients return: a ring passes as much as a gather and a reduce-scatter. `chosen`
     copies of each token go to their experts and return, in two all-to-alls (GShard, arXiv 2006.16668, section 3.2).
@@ -143,7 +144,7 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         back = when == "backward"
         ops = {"all_reduce": 1}
         if settings.sequence_parallel:
-            ops = {"all_gather": 1 + back, "reduce_scatter": 1}
+            ops = {"all_gather": 1 + (back and not settings.keeps_gathered), "reduce_scatter": 1}
         if back:
             ops = {op: count + (op in AGAIN[settings.checkpointing]) for op, count in ops.items()}
         for op, count in ops.items():

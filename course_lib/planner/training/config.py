@@ -23,8 +23,10 @@ _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "glm4")
 _PLAIN = ("gpt2", "gpt_neox", "phi", "starcoder2", "nemotron", "apertus", "arcee", "persimmon")  # without a gate
 _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
-_BIASED = ("qwen2", "qwen2_moe")  # of queries, keys and values; their files do not say so
-_NORMED = ("qwen3", "qwen3_moe")  # norms of queries and of keys
+_BIASED = ("qwen2",)  # of queries, keys and values; their files do not say so
+_NORMED = ("qwen3", "gemma3_text", "exaone4")  # norms of a head of queries and of keys
+_NORMED_WHOLE = ("olmo2", "olmo3", "olmoe")  # of all heads together
+_FOUR_NORMS = ("gemma2", "gemma3_text", "glm4")
 _GEMMA3 = {
     "vocab_size": 262208,
     "max_position_embeddings": 131072,
@@ -97,10 +99,16 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
     heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
     kv_heads = config.get("num_key_value_heads") or heads
-    biases = size * (heads + 2 * kv_heads) if gated and (kind in _BIASED or config.get("attention_bias")) else 0
+    biased = kind.startswith(_BIASED) or config.get("attention_bias")
+    vectors = size * (heads + 2 * kv_heads) if gated and biased else 0
+    vectors += 2 * size * kind.startswith(_NORMED) + size * (heads + kv_heads) * (kind in _NORMED_WHOLE)
+    vectors += found["hidden"] * (2 * (kind in _FOUR_NORMS) + (kind == "qwen2_moe"))  # the gate of shared experts
+    if kind == "gpt_oss":  # biases of the projection, of the router and of experts, and a sink for each head
+        each = 1 + 2 * found["ffn"] + found["hidden"]
+        vectors += found["hidden"] + heads + _first(config, _EXPERTS) * each
     found |= {
         "name": config.get("_name_or_path") or kind, "kv_heads": kv_heads, "head_size": size, "gated": gated,
-        "vectors": biases + (2 * size if kind in _NORMED else 0), "source": "config.json",
+        "vectors": vectors, "source": "config.json",
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
         "tied": bool(tied),
     } | _windows(config, kind, found["layers"])  # fmt: skip

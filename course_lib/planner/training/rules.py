@@ -49,11 +49,11 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
                f"the ranks do not fall into groups of {size}, as hybrid sharding needs. Choose a divisor of {ranks}")
         yield (stage > 0 or size == 1, "shard_size with stage",
                "data parallel shards nothing. Choose stage 1, 2 or 3, or leave shard_size out")
-    among = settings.shards if stage else ranks
+    among, shared = (settings.shards, "share states, and ") if stage else (ranks, "")
     for name, size, sharing in (("context_parallel", settings.context_parallel, ranks),
                                 ("expert_parallel", experts, among), ("reshard", settings.gathers_again or 1, among)):
         yield (sharing % size == 0, f"{name} with stage",
-               f"{sharing} ranks share states, and do not fall into groups of {size}. Choose a divisor of {sharing}")
+               f"{sharing} ranks {shared}do not fall into groups of {size}. Choose a divisor of {sharing}")
     part, room = (value if isinstance(value, int | float) else -1
                   for value in (settings.trainable, settings.capacity_factor))
     yield (0 <= part <= 1 and (part == 1 or not settings.lora_rank), "trainable, lora_rank",
@@ -88,6 +88,7 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
         yield (stage > 1 or not settings.policy.master, "engine with precision and stage",
                f"DistributedDataParallel keeps no fp32 masters. Choose precision='autocast', 'fp32', stage=3, {other}")
         yield (stage != 2, "engine with stage",
-               f"torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3, {other}")
+               "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1, or 3, with "
+               f"reshard=False as in FSDP's SHARD_GRAD_OP, {other}")
         yield (stage != 1 or settings.shards == ranks, "engine with stage and shard_size",
                f"ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None, {other}")

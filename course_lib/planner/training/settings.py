@@ -147,6 +147,14 @@ class Settings:
         return self.tensor_parallel if self.sequence_parallel else 1
 
     @property
+    def keeps_gathered(self) -> bool:
+        """Whether the whole tokens that sequence parallelism gathers for a matrix are kept for backward.
+
+        torch's PrepareModuleInput and this course's modules keep them; Megatron-LM and nanotron gather them again.
+        """
+        return self.engine in ("torch", "zero")
+
+    @property
     def logit_cut(self) -> int:
         """The ranks that share the logits of a token."""
         return 1 if self.whole_logits else self.tensor_parallel

@@ -1,6 +1,7 @@
 """Each term of a step's time, with numbers that can be checked on paper."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,21 @@ def test_offloaded_shards_cross_the_bus() -> None:
     layer = 12 * 1000**2 + 13 * 1000
     copies = [span.seconds for span in found.spans if span.name == "copy layer 2 to the device"]
     assert copies == pytest.approx([2 * layer / 4 / 1e6] * 2)  # forward and backward
+
+
+@pytest.mark.parametrize("given", [
+    {"engine": "torch"}, {"engine": "torch", "reshard": 2}, {"trainable": 0, "frozen": "nf4"},
+    {"lora_rank": 8, "frozen": "nf4"},
+])  # fmt: skip
+def test_offloaded_shards_cross_the_bus_as_they_are_kept(given: dict[str, Any]) -> None:
+    """fully_shard's in fp32, quantized ones in 4 bits; a second shard is on the device for backward."""
+    found = line(world_size=4, stage=3, offload=["optimizer", "parameters"], **given)
+    parts = planned(world_size=4, stage=3, offload=["optimizer", "parameters"], **given).parts
+    shard = sum(part.nbytes for part in parts if part.category == "parameters" and part.host)
+
+    once = given.get("trainable") == 0 or "reshard" in given
+    copied = sum(span.seconds for span in found.spans if span.name.endswith("to the device"))
+    assert copied == pytest.approx(shard * (1 if once else 2) / 1e6, rel=0.01)
 
 
 def test_offloaded_parameters_return_after_the_step() -> None:
