@@ -159,10 +159,16 @@ def _of_fsdp() -> Iterator[Replacement]:
     shard = fsdp.__init__
 
     def __init__(
-        self: Any, module: Any, group: Any = None, strategy: Any = None, cpu_offload: Any = None, *args: Any, **kwargs: Any
+        self: Any,
+        module: Any,
+        process_group: Any = None,
+        sharding_strategy: Any = None,
+        cpu_offload: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
-        """Shard without `cpu_offload`, which calls what streams of a CPU do not have."""
-        shard(self, module, group, strategy, None, *args, **kwargs | {"device_id": CPU})
+        """Shard without `cpu_offload`, which synchronizes a stream: those of a CPU have no such method."""
+        shard(self, module, process_group, sharding_strategy, None, *args, **kwargs | {"device_id": CPU})
 
     def move(params: Iterable[Tensor], buffers: Iterable[Tensor], device: Any) -> None:
         for tensor in (*params, *buffers):
