@@ -14,6 +14,7 @@ from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
+    CPUOffload,
     CPUOffloadPolicy,
     FullStateDictConfig,
     FullyShardedDataParallel,
@@ -22,6 +23,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.jit import _builtins
@@ -217,7 +219,7 @@ def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
         loss.backward()
         return held, loss.device.type, sum(p.grad.square().sum() for p in model.parameters())
 
-    for options in ({}, {"device_id": 0}):
+    for options in ({}, {"device_id": 0}, {"cpu_offload": CPUOffload(offload_params=True)}):
         run = gpus(2).run(program, **options)
         assert [(held, device) for held, device, _ in run] == [(1024, "cuda")] * 2  # a shard of each of two layers
         assert all(norm > 0 for _, _, norm in run)
@@ -245,6 +247,27 @@ def test_fsdp1_offloads_a_whole_state_dict_to_the_host_and_saves_its_optimizer(g
     assert {name: device for name, (device, _) in whole.items()} == dict.fromkeys(mlp().state_dict(), "cpu")
     for name, (_, value) in whole.items():
         torch.testing.assert_close(value, mlp().state_dict()[name])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Warning:torch.distributed.fsdp")
+def test_sharded_states_of_fsdp1_and_of_an_optimizer_are_loaded_again(gpus, tmp_path) -> None:
+    def program():
+        sharded = FullyShardedDataParallel(mlp().cuda())
+        with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.SHARDED_STATE_DICT):
+            checkpoint.save(sharded.state_dict(), checkpoint_id=tmp_path)
+            loaded = sharded.state_dict()
+            checkpoint.load(loaded, checkpoint_id=tmp_path)
+        model = mlp().cuda()
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+        model(batch(0).cuda()).sum().backward()
+        optimizer.step()
+        optimizer.consolidate_state_dict()
+        states = [optimizer.state_dict() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(states)
+        optimizer.load_state_dict(states[0])
+        return sum(bool(state) for state in optimizer.state.values())
+
+    assert sum(gpus(2).run(program)) == 4
 
 
 def test_float16_autocast_computes_in_bfloat16_and_the_scaler_steps(gpus) -> None:
@@ -385,9 +408,10 @@ def test_groups_take_nccl_and_a_device(gpus) -> None:
         group = dist.new_group([0, 1], backend="nccl", device_id=torch.device("cuda", dist.get_rank()))
         x = torch.ones(1, device="cuda")
         dist.all_reduce(x, group=group)
-        return x.item(), dist.is_nccl_available()
+        _, subgroups = dist.new_subgroups()  # of as many ranks as a machine has GPUs
+        return x.item(), dist.is_nccl_available() and torch.cuda.nccl.version() >= (2, 10), len(subgroups)
 
-    assert list(gpus(2).run(program)) == [(2.0, True)] * 2
+    assert list(gpus(2).run(program)) == [(2.0, True, 1)] * 2
 
 
 @pytest.mark.filterwarnings("ignore:.*(all_gather_into|reduce_scatter)_tensor:FutureWarning")

@@ -51,14 +51,20 @@ def _of_groups(gpus: Gpus) -> Iterator[Replacement]:
         return call
 
     join, without_gloo = on_gloo(c10d.init_process_group), set[Any]()
+    make_subgroups = c10d.new_subgroups
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         join(*args, **kwargs)
         if "nccl" in (*args[:1], kwargs.get("backend")):
             without_gloo.add(dist.group.WORLD)
 
+    def new_subgroups(group_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        return make_subgroups(gpus.count if group_size is None else group_size, *args, **kwargs)
+
+    yield c10d, "_set_pg_timeout", lambda timeout, group=None: None  # it asks for NCCL's class
     for module in (dist, c10d):
         yield module, "init_process_group", init_process_group
+        yield module, "new_subgroups", new_subgroups
         yield module, "new_group", on_gloo(c10d.new_group)
         yield module, "barrier", without(gpus, c10d.barrier, "device_ids")
         yield module, "is_nccl_available", lambda: True
@@ -152,8 +158,17 @@ def _of_fsdp() -> Iterator[Replacement]:
     fsdp: Any = FullyShardedDataParallel
     shard = fsdp.__init__
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        shard(self, *args, **kwargs | {"device_id": CPU})
+    def __init__(
+        self: Any,
+        module: Any,
+        process_group: Any = None,
+        sharding_strategy: Any = None,
+        cpu_offload: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Shard without `cpu_offload`, which synchronizes a stream: those of a CPU have no such method."""
+        shard(self, module, process_group, sharding_strategy, None, *args, **kwargs | {"device_id": CPU})
 
     def move(params: Iterable[Tensor], buffers: Iterable[Tensor], device: Any) -> None:
         for tensor in (*params, *buffers):

@@ -67,7 +67,11 @@ def _destination(gpus: Gpus, args: Any, kwargs: Any, by_torch: bool) -> tuple[An
 
 
 def _of_tensors(gpus: Gpus) -> Iterator[Replacement]:
-    real_to, real_cpu, real_device = Tensor.to, Tensor.cpu, torch._C.TensorBase.device
+    real_to, real_cpu = Tensor.to, Tensor.cpu
+
+    def real_device(self: Tensor) -> torch.device:
+        with torch._C.DisableTorchFunctionSubclass():  # ShardedTensor knows only torch's own `Tensor.device`
+            return torch._C.TensorBase.device.__get__(self)
 
     def move(self: Tensor, args: Any, kwargs: Any, by_torch: bool) -> Tensor:
         args, kwargs, on_gpu = _destination(gpus, args, kwargs, by_torch)
@@ -88,10 +92,10 @@ def _of_tensors(gpus: Gpus) -> Iterator[Replacement]:
 
     def on_gpu(self: Tensor) -> bool:
         meter = meter_of_gpu()
-        return meter is not None and real_device.__get__(self).type == "cpu" and meter.holds(self)
+        return meter is not None and real_device(self).type == "cpu" and meter.holds(self)
 
     def device(self: Tensor) -> torch.device:
-        return real_device.__get__(self) if by_torch() or not on_gpu(self) else gpus.device
+        return real_device(self) if by_torch() or not on_gpu(self) else gpus.device
 
     def get_device(self: Tensor) -> int:
         return gpus.device.index if not by_torch() and on_gpu(self) else -1

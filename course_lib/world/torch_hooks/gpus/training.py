@@ -71,7 +71,7 @@ def _of_states(gpus: Gpus) -> Iterator[Replacement]:
         load_state(self, state_dict)
         meter = meter_of_gpu()
         for param, state in self.state.items():
-            if meter is not None and meter.holds(param):
+            if meter is not None and state and meter.holds(param):  # None: ZeroRedundancyOptimizer's, on another rank
                 tensors = {name: value for name, value in state.items() if isinstance(value, Tensor) and name != "step"}
                 state.update({name: put(value) for name, value in tensors.items()})
 
