@@ -1,1 +1,3 @@
 """The `course` command, with one module for each subcommand."""
+
+from . import lean as lean
