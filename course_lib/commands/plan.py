@@ -153,7 +153,8 @@ def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
         fits = f"The largest micro-batch that fits has {planner.count(batch, 'sequence')}."
         yield fits if batch else "Not even one sequence fits."
         if longest:
-            yield f"The longest sequence that fits has {longest} tokens."
+            limit = ", the most that the model was made for" if longest >= planned.model.transformer.context else ""
+            yield f"The longest sequence that fits has {longest} tokens{limit}."
     ranks = planner.fewest_ranks(planned, machine)
     if ranks:
         yield f"It needs {planner.count(ranks, 'GPU')} or more."

@@ -44,6 +44,7 @@ def test_it_prints_the_plan_of_the_settings(course) -> None:  # type: ignore[no-
     assert f"micro-batch that fits has {planner.largest_batch(planned, 'h100-infiniband')} sequences." in text
     assert f"sequence that fits has {planner.longest_sequence(planned, 'h100-infiniband')} tokens." in text
     assert f"It needs {planner.fewest_ranks(planned, 'h100-infiniband')} GPUs or more." in text
+    assert "sequence that fits has 1024 tokens, the most that the model was made for." in course("gpt2 --gpu a100")
     assert "software of 2023" in course("gpt2") and "software of 2023" not in course("gpt2 --gpu a100")
     assert "all_gather" not in text
 
