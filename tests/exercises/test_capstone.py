@@ -44,6 +44,9 @@ def test_the_model_paragraph_has_the_numbers_of_the_reference() -> None:
     assert f"the training is {answer['days'] - faster['days']:.1f} days shorter" in prose
     assert f"with micro-batches of 4, each step waits for them, and the training takes {slower['days']:.0f} d" in prose
     assert f"costs less than {90_000 / (24 * 64 * faster['days']):.2f} dollars, we take it" in prose
+    node, host = (planned(answer, shard_size=8, offload=["optimizer", *more]) for more in ([], ["parameters"]))
+    assert f"micro-batches of 8 then need {node['peak_bytes'] / 1e9:.1f} GB" in prose
+    assert f"on the host as well, they fit, but take {host['days']:.1f} days" in prose
     assert f"the parameters alone are {2 * planned_for(BRIEF, answer).model.params / 1e9:.0f} GB" in prose
 
 
