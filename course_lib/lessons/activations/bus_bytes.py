@@ -92,6 +92,10 @@ exercise.edit("always-the-optimizer", {GATHERED: '{"to the GPU": 2 * sum(shards)
     You count the same bytes for both kinds of offload. If everything is offloaded, parameters come from the host before
     each gather. Next: count the gathers of each unit.""")
 
+exercise.edit("deepspeed-gradients", {'"to the host": 2 * sum(shards)': '"to the host": 4 * sum(shards)'}, """
+    With the optimizer offloaded, your gradients cross in fp32. DeepSpeed casts them before it copies them; in this
+    exercise, gradients cross in 16 bits. Next: count 2 bytes for each element.""")
+
 exercise.edit("both-directions", {'{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}':
     '{"to the GPU": 4 * sum(shards), "to the host": 4 * sum(shards)}'}, """
     With the optimizer offloaded, you count 4 bytes in each direction. Gradients take 2 on their way out, and parameters

@@ -14,7 +14,7 @@ def bus_bandwidth(op: str, nbytes: float, seconds: float, ranks: int) -> float:
 
 
 def small_all_reduce(rng: random.Random) -> Numeric:
-    ranks, alpha, kilobytes = rng.choice([16, 64, 128]), rng.choice([10, 15, 20]), rng.choice([64, 128])
+    ranks, alpha, kilobytes = rng.choice([16, 64, 128]), rng.choice([10, 15, 25]), rng.choice([64, 128])
     seconds = ring_seconds("all_reduce", kilobytes * 1000, ranks, alpha * 1e-6, 25e9)
     return Numeric(
         prompt=f"{ranks} ranks, one in each node, all-reduce {kilobytes} kB along a ring. A message takes "

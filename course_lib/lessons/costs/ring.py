@@ -74,6 +74,11 @@ exercise.edit("one-alpha", {"messages * (alpha + nbytes": "alpha + messages * (n
     You count alpha once. Each message waits for the message before it, so each one costs an alpha of its own.
     Next: multiply alpha by the number of messages.""")
 
+exercise.edit("alpha-a-round", {"messages * (alpha + nbytes / ranks / bandwidth)":
+    "rounds * alpha + messages * nbytes / ranks / bandwidth"}, """
+    You count alpha once for each round. A round has `ranks - 1` messages, and each of them waits for the one before it.
+    Next: multiply alpha by the number of messages.""")
+
 exercise.edit("no-alpha", {"(alpha + nbytes": "(nbytes"}, """
     Only the bytes take time in your result: alpha is missing, or is divided by the bandwidth as if it were bytes. A
     message takes at least alpha seconds, however small it is. Next: add alpha for each message.""")
