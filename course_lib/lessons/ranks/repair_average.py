@@ -43,7 +43,7 @@ exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls"
     ```
     """, explanation="""
     Both places have the same fault: a collective is inside a condition that differs from rank to rank. On a cluster,
-    such a program hangs until a watchdog ends it, often minutes later and on a different line. The rule is simple:
+    such a program hangs until a time limit ends it, often minutes later and on a different line. The rule is simple:
     decide by rank what to contribute, never whether to call. And sum before you divide: if ranks have different numbers
     of losses, the mean of their means is not the mean.""")
 

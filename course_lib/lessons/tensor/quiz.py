@@ -166,7 +166,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
 
         - [x] The first loss is right. Later losses are wrong, and what every rank has whole differs from rank to rank
           > Each rank continues backward with its own part of the gradient.
-        - [ ] The ranks wait for each other until the watchdog ends the run
+        - [ ] The ranks wait for each other until the time limit ends the run
           > All ranks leave the same call out, so none of them waits.
         - [ ] The first loss is wrong
           > Forward does not depend on backward.
