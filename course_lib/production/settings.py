@@ -120,7 +120,7 @@ zero_optimization.stage3_prefetch_bucket_size: whole number = 50,000,000
     costs  Their memory, for less waiting.
     FSDP2  One unit ahead by itself; module.set_modules_to_forward_prefetch([...]) for more.
 zero_optimization.stage3_param_persistence_threshold: whole number = 100,000
-    does   Parameters with fewer elements stay whole on every rank.
+    does   Parameters of at most that many elements stay whole on every rank.
     costs  Their memory, for fewer small all-gathers. Of a toy, all parameters are small: none is freed.
     FSDP2  None; small parameters travel with their unit.
 zero_optimization.stage3_max_live_parameters: whole number = 1,000,000,000
