@@ -26,13 +26,16 @@ def compared(solution: Solution, make_model: Callable[[], nn.Linear], seed: int)
         model = solution(make_model, of_attempt)
         if not isinstance(model, nn.Linear):
             return model
-        starts.append((model.weight.tolist(), nn.functional.dropout(torch.ones(64)).tolist()))
+        dropout, numbers = nn.functional.dropout(torch.ones(64)).tolist(), torch.rand(100).tolist()
+        starts.append((model.weight.tolist(), dropout, numbers))
     everyones: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, starts[0])
-    (params, dropout), again, other = starts
+    (params, dropout, numbers), again, other = starts
     return {
         "the parameters are those of rank 0": params == everyones[0][0],
-        "no other rank has this rank's dropout": [of_rank for _, of_rank in everyones].count(dropout) == 1,
+        "no other rank has this rank's dropout": [of_rank[1] for of_rank in everyones].count(dropout) == 1,
+        "no other rank draws this rank's numbers earlier or later":
+            sum(len({*numbers} & {*of_rank[2]}) > 1 for of_rank in everyones) == 1,
         "the same seed gives the same parameters again": params == again[0],
         "the same seed gives the same dropout again": dropout == again[1],
         "a different seed gives different parameters": params != other[0],
@@ -43,8 +46,8 @@ def compared(solution: Solution, make_model: Callable[[], nn.Linear], seed: int)
 exercise = Exercise("data_parallel.seeds", title="Same parameters, different dropout", draw=draw, trial=compared,
     inputs_matter=False, task="""
     Return `make_model()`, with the same parameters on every rank. Leave the random numbers in such a state that
-    dropout, which comes later, drops different elements on each rank. Both depend on `seed` only: a program that starts
-    again with this seed repeats them, and a different seed changes them.""", hints="""
+    dropout, which comes later, drops elements on each rank independently of the other ranks. Both depend on `seed`
+    only: a program that starts again with this seed repeats them, and a different seed changes them.""", hints="""
     Which random numbers have to be the same on all ranks? Which have to differ? Which of them are drawn first?
 
     A seed decides all random numbers that follow, until the next seed. You may seed more than once.
@@ -106,6 +109,11 @@ exercise.edit("never-the-same-again", {SECOND: "torch.seed()\n"}, """
 
 exercise.edit("only-rank-zero-differs", {SECOND: "if dist.get_rank() > 0:\n    torch.manual_seed(seed + 1)\n"}, """
     Ranks 1, 2, ... all get the same second seed. Next: put the rank's number into the seed.""")
+
+exercise.edit("shifts-one-sequence", {SECOND: "torch.rand(dist.get_rank())\n"}, """
+    All ranks draw from one sequence of random numbers, and each rank starts a little further on. Their dropout looks
+    different, but it is made of the same numbers, a few elements apart.
+    Next: seed again after the model is made, with the rank's number in the seed.""")
 
 
 @exercise.variant

@@ -113,6 +113,12 @@ exercise.edit("largest-norm", {"dist.all_reduce(squares)\n": "",
     are scaled by different factors, and the norm of all is larger than each of them.
     Next: add up the squares over ranks, before you take the root and before you clip.""")
 
+exercise.edit("largest-norm-for-all", {"dist.all_reduce(squares)\n": "",
+    "norm = squares.sqrt()": "norm = squares.sqrt()\ndist.all_reduce(norm, dist.ReduceOp.MAX)"}, """
+    You clip by the largest of the ranks' norms. It is the same on every rank, but less than the norm of all, which
+    contains the squares of every rank. So you clip too little, or not at all.
+    Next: add up the squares over ranks, and take the root afterwards.""")
+
 exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()":
     "norm = squares.sqrt()\ndist.all_reduce(norm)"}, """
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
