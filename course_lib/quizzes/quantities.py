@@ -13,15 +13,21 @@ from fractions import Fraction
 from ..errors import CourseError
 
 _SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_PREFIXES = {"kilo": 3, "mega": 6, "giga": 9, "tera": 12}
 _TWINS = {f"{prefix}B": f"{prefix.upper()}iB" for prefix in _SI}  # units that are mistaken for each other
 _BYTES = (
     {"B": 1, "byte": 1, "bytes": 1}
     | dict(zip(_TWINS, _SI.values(), strict=True))
     | {unit: 1024**power for power, unit in enumerate(_TWINS.values(), start=1)}
+    | {f"{name}byte{end}": 10**power for name, power in _PREFIXES.items() for end in ("", "s")}
 )
 _COUNTS = _SI | {"B": 10**9, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
-_TIMES = {"s": 1, "second": 1, "seconds": 1, "ms": 10**3, "µs": 10**6, "us": 10**6}  # how many are in a second
+_TIMES = (  # how many are in a second
+    dict.fromkeys(("s", "sec", "second", "seconds"), 1)
+    | dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 10**3)
+    | dict.fromkeys(("µs", "us", "microsecond", "microseconds"), 10**6)
+)
 
 _NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:e[+-]?\d{1,2})?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*(?:/\s*({_NUMBER})\s*)?([a-zµ%×][a-zµ/ ]*)?", re.IGNORECASE)

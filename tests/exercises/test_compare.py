@@ -179,6 +179,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1, 2, 3)], [t(1, 2)], "1 of the expected numbers are missing"),
         ([t(1, 2)], [t(1)], "1 of the expected numbers are missing"),
         ([t(1, 2, 3)], [t(5, 5)], "shape is [2], and should be [3]."),
+        ([torch.tensor([False, True, True])], [torch.tensor([0, 1])], "shape is [2], and should be [3]."),
         ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
         ([torch.tensor([True])], [torch.tensor([1])], "The dtype is int64, and should be bool."),
         ([t(1)], [t(math.nan)], "NaN results from 0/0"),

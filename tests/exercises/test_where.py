@@ -97,6 +97,35 @@ def test_nothing_is_said_of_other_calls_which_may_be_right() -> None:
     assert "brings" not in found(gathers).observed
 
 
+def test_nothing_is_said_of_a_sum_that_is_divided_before_the_call() -> None:
+    def divides(x: torch.Tensor) -> torch.Tensor:
+        total = x / dist.get_world_size()
+        dist.all_reduce(total)
+        return total + dist.get_world_size() - 1
+
+    assert "brings" not in found(divides).observed
+
+
+def test_nothing_is_said_of_messages_whose_order_is_free() -> None:
+    def exchanged(*messages: torch.Tensor) -> torch.Tensor:
+        received, rank = torch.zeros(2, len(messages[0])), dist.get_rank()
+        if dist.get_world_size() == 2:
+            for message, buffer in zip(messages, received, strict=True):
+                sent = dist.isend(message, 1 - rank)
+                dist.recv(buffer, 1 - rank)
+                sent.wait()
+        return received.sum(0)
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        return exchanged(x, x.square())
+
+    def swapped(x: torch.Tensor) -> torch.Tensor:
+        return exchanged(x.square(), x) + dist.get_world_size() - 1
+
+    (finding,) = changed(WITHOUT_RULES, reference=right).check(swapped).findings
+    assert "brings" not in finding.observed
+
+
 @pytest.mark.slow
 def test_nothing_is_said_of_values_that_are_too_large_to_be_kept() -> None:
     attention = get("tensor.attention")

@@ -141,9 +141,10 @@ def _shape(gap: Gap) -> Cause | None:
     if close(whole, part, gap.tolerance):
         sizes = ", ".join(map(str, expected.shape)) or "()"
         return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
-    if len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
+    alike = (expected.dtype == "bool") == (given.dtype == "bool")  # indices are no part of a mask
+    if alike and len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
         return _too_much(len(part) - len(whole), len(part) % len(whole) == 0, shapes)
-    if len(whole) > len(part) > 0 and _holds(whole, part, gap.tolerance):
+    if alike and len(whole) > len(part) > 0 and _holds(whole, part, gap.tolerance):
         return _too_little(len(whole) - len(part), len(whole) % len(part) == 0 and gap.world_size > 1, shapes)
     return Cause(likely=f"{shapes}.", action="Print the shape after each line, and find where it goes wrong.")
 

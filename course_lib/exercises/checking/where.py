@@ -5,13 +5,14 @@ Both run once more on the failing case, and keep the small tensors that each cal
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ...world import Call
 from ..form.declaration import Solution
 from .findings import Finding
 from .observe import Trial, observe
-from .plain import same
+from .plain import close, same
 from .texts import pair
 
 
@@ -19,7 +20,8 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
     """Return `finding` with the first call that brings other values than the reference's, or with the last call.
 
     If ranks make a collective at different lines, these are named instead. It stays as it is if the solution makes
-    other calls before that, which may be right, or if the tensors that differ are large.
+    other calls before that, or messages in a different order, or divides before a sum, which may all be right; or if
+    the tensors that differ are large.
     """
     yours, expected = (
         observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
@@ -35,6 +37,8 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         if not (_kept(call) and _kept(reference)):
             known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
         elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
+            if call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):
+                return finding
             seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
             action = f"Look at what line {line} is given, and at what is computed before it."
             if last := right.get(rank):
@@ -83,3 +87,11 @@ def _difference(call: Call, reference: Call, tolerance: float) -> tuple[str, str
         if not same(right, mine, tolerance):
             return pair(right, mine, tolerance)
     return None
+
+
+def _scaled(call: Call, reference: Call, tolerance: float) -> bool:
+    """Return whether the solution brings what the reference brings, times one positive factor."""
+    both = [one.values.before for one in (call, reference) if one.values is not None]
+    mine, right = (tuple(number for _, value in before for number in value) for before in both)
+    factor = max(map(abs, mine)) / (max(map(abs, right)) or math.inf)
+    return factor > 0 and close(tuple(factor * number for number in right), mine, tolerance)

@@ -80,7 +80,7 @@ def bytes_with_accumulation(rng: random.Random) -> Numeric:
 
 
 def buckets(rng: random.Random) -> Numeric:
-    layers, megabytes, bucket = rng.choice([(24, 10, 25), (30, 8, 25), (48, 10, 25), (36, 16, 25), (20, 15, 40)])
+    layers, megabytes, bucket = rng.choice([(24, 10, 25), (30, 9, 25), (48, 10, 25), (36, 11, 25), (20, 15, 40)])
     count = bucket_count(layers, megabytes, bucket)
     return Numeric(
         prompt=f"A model has {layers} parameters of {megabytes} MB each. A bucket is closed as soon as it has {bucket} "

@@ -69,7 +69,7 @@ exercise = Exercise("incidents.row_muon", title="Incident: each number of ranks 
         "where": "line 20: orthogonal",
         "one": "the row, scaled to length 1",
     },
-    measured=True, rules=[lets_go(BETWEEN, slack=400)], inputs_matter=False, case_count=2, tolerance=1e-3, task="""
+    measured=True, rules=[lets_go(BETWEEN, slack=1000)], inputs_matter=False, case_count=2, tolerance=1e-3, task="""
     With the same seed and the same global batch, the loss depends on the number of ranks. In the first step,
     the gradients and the momentum are right on every rank. Repair the program: each step is the step of one
     GPU. Between two steps, a rank still holds no more of the momentum than its shard.
@@ -204,3 +204,6 @@ def owners(model: Any, batches: Iterable[Tensor], lr: float, orthogonal: Callabl
 
 exercise.variant_edit("dtensor-gathers", {WHOLE: "", UPDATE:
     "update = orthogonal(momentum).redistribute(placements=param.placements).to_local()\n"})
+
+exercise.variant_edit("two-whole-matrices", {WHOLE: "momentum_matrix = momentum.full_tensor()\n"
+    "whole = orthogonal(momentum_matrix)\n"})
