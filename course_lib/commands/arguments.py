@@ -12,13 +12,16 @@ from typing import Any
 from ..planner import HARDWARE, MODELS, Settings
 from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, written
 
-ALSO = {"batch": ["--batch-size", "--micro-batch-size"], "sequence": ["--context", "--seq-len", "--seqlen"],
-        "stage": ["--zero", "--zero-stage"],
+ALSO = {"batch": ["--batch-size", "--micro-batch-size", "--per-device-train-batch-size"],
+        "sequence": ["--context", "--seq-len", "--seqlen", "--max-seq-length"],
+        "stage": ["--zero", "--zero-stage"], "world_size": ["--num-gpus"], "compiled": ["--compile"],
         "micro_batches": ["--grad-accum", "--gradient-accumulation-steps"]}  # fmt: skip
 """Options of other programs, which `--help` does not list."""
 INSTEAD = {"--gradient-checkpointing": "--checkpointing full", "--bf16": "--precision mixed, or bf16 without masters",
-           "--qlora": "--lora-rank 16 --frozen nf4"}  # fmt: skip
-"""What `course plan` has instead of options of other programs that take no value."""
+           "--qlora": "--lora-rank 16 --frozen nf4", "--dtype": "--precision mixed, or bf16 without masters",
+           "--cpu-offload": "--offload optimizer, or optimizer,parameters", "--fsdp": "--stage 3",
+           "--nodes": "--gpus, the GPUs of all nodes"}  # fmt: skip
+"""What `course plan` has instead of options of other programs."""
 
 QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"
@@ -89,7 +92,7 @@ def add_plan_arguments(parser: Any) -> None:
     parser.add_argument("--params", metavar="N", help="the number of parameters, such as 7e9, instead of MODEL")
     parser.add_argument("--config", type=Path, metavar="FILE", help="Hugging Face's config.json, instead of MODEL")
     machines = f"one of {', '.join(HARDWARE)} (h100)"
-    parser.add_argument("--gpu", "--hardware", default="h100", metavar="NAME", help=machines)
+    parser.add_argument("--gpu", "--hardware", action="append", metavar="NAME", help=machines)
     parser.add_argument("--why", action="store_true", help="explain every byte, and print every way that was tried")
     parser.add_argument("--fit", action="store_true", help="find the fastest way that fits; what you give stays fixed")
     parser.add_argument("--global-batch", metavar="N", help="with --fit: sequences of a step, on all GPUs together")
@@ -102,9 +105,10 @@ def add_plan_arguments(parser: Any) -> None:
         line = re.sub(r"`([A-Z]+)`", lambda one: ", ".join(_named(tables[one[1]])), about[1] if about else "")
         help = f"{' '.join(line.split()).rstrip('.')} ({written(USUAL.get(name, field.default))})".replace("%", "%%")
         flags = [flag(name), *([SHORT[name]] if name in SHORT else [])]
-        known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
+        value: Any = {"nargs": "?", "const": "yes"} if isinstance(field.default, bool) else {}
+        known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help, **value)
         if name in ALSO:
-            parser.add_argument(*ALSO[name], dest=name, action="append", help=argparse.SUPPRESS)
+            parser.add_argument(*ALSO[name], dest=name, action="append", help=argparse.SUPPRESS, **value)
 
 
 def _named(table: Mapping[str, Any]) -> Iterator[str]:

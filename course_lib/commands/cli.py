@@ -6,6 +6,7 @@ import errno
 import io
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -38,11 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) in ([], ["plan"]):
         (subcommands.choices["plan"] if arguments else parser).print_help()
         return 2
+    if arguments[:1] == ["plan"]:
+        arguments = [re.sub("^--[^=]+", lambda option: option[0].replace("_", "-"), one) for one in arguments]
     options, others = parser.parse_known_args(arguments)
     if options.command == "lab":
         options.jupyterlab_arguments = others
     elif others:  # the subcommand's own parser shows the known options
-        hints = [f". Give {INSTEAD[one]}" for one in others if options.command == "plan" and one in INSTEAD]
+        names = [one.partition("=")[0] for one in others if options.command == "plan"]
+        hints = [f". Give {INSTEAD[name]}" for name in names if name in INSTEAD]
         unknown = f"course {options.command} does not know {' '.join(others)}"
         subcommands.choices[options.command].error("".join([unknown, *hints]))
     try:

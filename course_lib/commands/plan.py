@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -25,7 +26,8 @@ def run(options: argparse.Namespace) -> None:
         CourseError: there is no such model, hardware or value, or settings do not go together, or nothing fits.
     """
     try:
-        print(*_answer(options), sep="\n\n")
+        for number, paragraph in enumerate(_answer(options)):
+            print("\n" * (number > 0) + paragraph, flush=True)  # at once: a search takes seconds
     except PlanError as refusal:
         raise CourseError(as_options(str(refusal))) from refusal
 
@@ -35,7 +37,10 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
     what, words = _model(options)
     texts = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
     given = {name: [read(name, text) for text in values] for name, values in texts.items()}
-    gpu = _nodes(options.gpu, max(given.get("world_size", [inf if options.tokens else 0])))
+    if len(options.gpu or []) > 1:
+        raise CourseError("--gpu twice: a plan is for one kind of node. Run the command once for each.")
+    named = options.gpu[0] if options.gpu else "h100"
+    gpu = _nodes(named, max(given.get("world_size", [inf if options.tokens else 0])))
     machine, searches = HARDWARE[gpu], options.fit or options.tokens
     known = planner.plan(**what, sequence=1).model.transformer
     usual: dict[str, Any] = {"sequence": min(4096, known.context if known else 4096), "attention": "flash"}
@@ -50,22 +55,22 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
         raise CourseError("--fit and --tokens: each is a search of its own. Give one of the two.")
     if twice and searches:
         raise CourseError(f"{flag(min(twice))} twice: a search varies what you leave out. Give it once or not at all.")
-    found: list[str] = []
-    if twice:
-        planned, found = None, ["\n".join(_compared(what, settings, twice, machine))]
-    elif searches:
-        planned, *found = _found(options, what, machine, settings)
-    else:
-        planned = planner.plan(**what, **settings)
+    planned = None if twice or searches else planner.plan(**what, **settings)
     if not searches:
         defaults = assumed(planned.settings if planned else Settings())
         usual |= {name: value for name, value in defaults.items() if name not in usual and name not in given}
-    yield f"Assumed, as you gave nothing else: {' '.join(['--gpu', gpu, *flags(usual)])}"
-    yield from found
-    if planned is None:
+    chosen = [] if options.gpu and _same(gpu, _plain(named)) else ["--gpu", gpu]
+    yield f"Assumed, as you gave nothing else: {' '.join([*chosen, *flags(usual)]) or 'nothing'}"
+    if twice:
+        yield "\n".join(_compared(what, settings, twice, machine))
         return
+    if planned is None:
+        if sys.stderr.isatty():
+            print("\nSearching. This may take a minute.", file=sys.stderr)
+        planned, found = _found(options, what, machine, settings)
+        yield found
     head, _, *rest = planner.page(planned, machine)
-    yield from (head, *rest, " ".join(_most(planned, machine)))
+    yield from (head, *rest, " ".join(_most(planned, gpu)))
     if options.why:
         yield planned.explain(machine).partition("\n\n")[2]
         yield "\n".join(planner.units(planned)).lstrip()
@@ -147,7 +152,9 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
     yield from (planner.aligned(rows), *band(*shown), *refusals)
 
 
-def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
+def _most(planned: Plan, gpu: str) -> Iterator[str]:
+    machine, more = HARDWARE[gpu], HARDWARE[_nodes(gpu, inf)]
+    most = inf if more.network else machine.devices
     if planned.model.transformer:
         batch, longest = planner.largest_batch(planned, machine), planner.longest_sequence(planned, machine)
         fits = f"The largest micro-batch that fits has {planner.count(batch, 'sequence')}."
@@ -156,9 +163,11 @@ def _most(planned: Plan, machine: Hardware) -> Iterator[str]:
             limit = ", the most that the model was made for" if longest >= planned.model.transformer.context else ""
             yield f"The longest sequence that fits has {longest} tokens{limit}."
     ranks = planner.fewest_ranks(planned, machine)
-    if ranks:
+    if 0 < ranks <= most:
         yield f"It needs {planner.count(ranks, 'GPU')} or more."
     else:
         less = replace(planned, settings=replace(planned.settings, checkpointing="full"))
-        full = "--checkpointing full, or " if planner.fewest_ranks(less, machine) else ""
-        yield f"More GPUs do not help. Try {full}--fit."
+        full = "--checkpointing full, or " if 0 < planner.fewest_ranks(less, machine) <= most else ""
+        fit = "--fit without --stage" if planned.settings.stage < 3 else "--fit"
+        enough = f"It needs {ranks} GPUs, and this hardware has {most}." if ranks else "More GPUs do not help."
+        yield f"{enough} Try {full}{fit}."

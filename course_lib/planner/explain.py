@@ -62,12 +62,15 @@ def how(settings: Settings) -> str:
         **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
         f"{settings.model_chunks} pieces a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
         f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
-        settings.precision: True, settings.optimizer: True,
+        settings.precision: True, f"fp8 {settings.fp8}": settings.fp8 != "none", settings.optimizer: True,
+        f"frozen in {settings.frozen}": settings.partly_frozen and settings.frozen != "bf16",
         f"sharded over {settings.shards}, {settings.replicas} replicas": settings.stage and settings.replicas > 1,
+        f"reshard {settings.reshard or 'no'}": settings.stage == 3 and settings.reshard is not True,
         f"{settings.checkpointing} checkpointing": settings.checkpointing != "none",
         f"buckets of {size(settings.bucket_bytes or 0)}": settings.bucket_bytes is not None and settings.stage < 3,
         f"{' and '.join(settings.offload)} on the host": settings.offload,
         f"micro-batches of {settings.batch}": settings.batch > 1,
+        "no_sync": settings.no_sync and settings.micro_batches > 1,
     }  # fmt: skip
     return ", ".join(word for word, said in words.items() if said)
 
@@ -79,12 +82,17 @@ def header(plan: Plan) -> Iterator[str]:
     usual = [f"{name}={value}" for name, value in assumed(plan.settings).items()]
     yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
-    if plan.settings.frozen != "bf16" and not plan.settings.partly_frozen:
-        yield f"frozen={plan.settings.frozen} changes nothing: all is trained. Give lora_rank or trainable as well."
-    chunks, stages = plan.settings.model_chunks, plan.settings.pipeline_parallel
-    if chunks > 1 == stages:
-        yield f"model_chunks={chunks} changes nothing: there is one stage. Give pipeline_parallel as well."
-    elif chunks > 1 and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
+    settings, chunks, stages = plan.settings, plan.settings.model_chunks, plan.settings.pipeline_parallel
+    for name, idle, why in (
+        ("frozen", settings.frozen != "bf16" and not settings.partly_frozen,
+         "all is trained. Give lora_rank or trainable as well"),
+        ("model_chunks", chunks > 1 == stages, "there is one stage. Give pipeline_parallel as well"),
+        ("no_sync", settings.no_sync and settings.micro_batches == 1, "there is one micro-batch"),
+        ("reshard", settings.reshard is not True and settings.stage < 3, "only stage 3 gathers parameters"),
+    ):  # fmt: skip
+        if idle:
+            yield f"{name}={getattr(settings, name)} changes nothing: {why}."
+    if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
         yield f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM refuses this."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
@@ -125,19 +133,22 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
 
 def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
     """Yield sentences on how far published seconds are from those of these plans, where they are known to be far."""
-    far, later = dict[str, None](), list[tuple[float, float]]()
+    published, later = dict[str, None](), list[tuple[float, float]]()
     for plan, machine in shown:
-        known = plan.model.transformer
-        if known and known.experts:
-            far["Published runs with experts took 0.6 to 2.6 times the planned seconds: see docs/validation.md."] = None
-        elif plan.settings.offload:
-            far["Published steps with offload took 0.4 to 5 times the planned seconds: see docs/limits.md."] = None
-        elif plan.settings.engine == "torch" and machine.fast_flops == HARDWARE["b200"].fast_flops:
-            far["Published runs of PyTorch on B200 took 1.7 times the planned seconds: see docs/validation.md."] = None
-        elif machine.switch and machine.achievable == HARDWARE["h100"].achievable:
+        known, flops = plan.model.transformer, machine.fast_flops
+        on_b200 = plan.settings.engine == "torch" and flops == HARDWARE["b200"].fast_flops
+        far = {
+            "runs with experts took 0.6 to 2.6 times": ("validation", known and known.experts),
+            "steps with offload took 0.4 to 5 times": ("limits", plan.settings.offload),
+            "runs of PyTorch on B200 took 1.7 times": ("validation", on_b200),
+            "runs on RTX 4090 took 0.57 to 0.87 times": ("validation", flops == HARDWARE["rtx-4090"].fast_flops),
+        }
+        said = [f"Published {text} the planned seconds: see docs/{page}.md." for text, (page, so) in far.items() if so]
+        published |= dict.fromkeys(said)
+        if not said and machine.switch and machine.achievable == HARDWARE["h100"].achievable:
             later.append((plan.step_seconds(replace(machine, **RATES_OF_2025)), plan.step_seconds(machine)))
-    yield from far
-    if len(later) == 1:
+    yield from published
+    if later and len(shown) == 1:
         taken = duration(later[0][0])
         yield f"Its seconds are those of software of 2023. With that of 2025 and full power, a step may take {taken}."
     elif later:

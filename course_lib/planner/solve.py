@@ -28,9 +28,9 @@ def largest_batch(plan: Plan, machine: str | Hardware) -> int:
 
 
 def longest_sequence(plan: Plan, machine: str | Hardware) -> int:
-    """Return the most tokens in a sequence that fit, at most as many as the model was made for, 0 if none do."""
+    """Return the most tokens that fit, which ranks can share, at most as many as the model was made for; 0 if none."""
     context = plan.model.transformer.context if plan.model.transformer else 0
-    return _most_that_fits(plan, machine, "sequence", plan.settings.context_parallel, context)
+    return _most_that_fits(plan, machine, "sequence", plan.settings.context_parallel * plan.settings.between, context)
 
 
 def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, most: int) -> int:

@@ -43,12 +43,15 @@ def number(what: str, text: str, *words: str) -> float:
 def read(name: str, text: str) -> Any:
     """Return the setting's value that `written` has written. Raises PlanError if it is none."""
     kind, option = str(SETTINGS[name].type), SHORT.get(name, flag(name))
+    text = text.lower().replace("bfloat16", "bf16")
     if "Collection" in kind:
         return () if text == "none" else tuple(text.split(","))
     words: dict[str, Any] = {"yes": True, "no": False} if "bool" in kind else {}
     words |= {"none": None} if "None" in kind else {}
     if text in words or "str" in kind:
         return words.get(text, text)
+    if name == "sequence" and re.fullmatch(r"\d+k", text):
+        return 1024 * int(text[:-1])
     if "int" in kind or "float" in kind:
         return number(option, text, *words)
     raise PlanError(f"{option} {text}: it does not have this value. Give {' or '.join(words)}.")

@@ -50,10 +50,11 @@ def test_it_prints_the_plan_of_the_settings(course) -> None:  # type: ignore[no-
 
 
 def test_it_says_first_what_nobody_gave(course) -> None:  # type: ignore[no-untyped-def]
-    assumed = "Assumed, as you gave nothing else: --gpu {} --sequence {} --attention flash --stage 3 --gpus {} --engine"
+    assumed = "Assumed, as you gave nothing else: {}--sequence {} --attention flash --stage 3 --{}"
 
-    assert course("llama3-8b").startswith(assumed.format("h100", 4096, 8))
-    assert course("gpt2 --gpu rtx-4090").startswith(assumed.format("rtx-4090", 1024, 4))
+    assert course("llama3-8b").startswith(assumed.format("--gpu h100 ", 4096, "gpus 8 --engine"))
+    assert course("gpt2 --gpu RTX4090").startswith(assumed.format("", 1024, "gpus 4 --engine"))
+    assert course("gpt2 --gpu h100 --gpus 16").startswith(assumed.format("--gpu h100-infiniband ", 1024, "engine"))
     text = course("gpt2 --sequence 9 --attention math --stage 1 --gpus 2 --batch 1 --optimizer lion --precision bf16")
     assert text.startswith(
         "Assumed, as you gave nothing else: --gpu h100 --engine paper --implementation for-loop --micro-batches 1 "
@@ -86,21 +87,28 @@ def test_models_of_one_shape_have_one_plan_and_the_nearest_begins_alike(course) 
 def test_options_of_other_programs_are_read(course) -> None:  # type: ignore[no-untyped-def]
     other = course("gpt2 --gpus 8 --batch-size 4 --seq-len 512 --zero 2 --grad-accum 4")
     assert other == course("gpt2 --gpus 8 --batch 4 --sequence 512 --stage 2 --micro-batches 4")
-    assert other == course("gpt2 --gpus 8 --batch 4 --context 512 --stage 2 --gradient-accumulation-steps 4")
+    assert other == course("gpt2 --num-gpus 8 --batch_size=4 --context 512 --stage 2 --gradient_accumulation_steps 4")
+    assert course("gpt2 --sequence 1k --optimizer AdamW --precision bfloat16 --compile") == course(
+        "gpt2 --sequence 1024 --optimizer adamw --precision bf16 --compiled yes"
+    )
 
 
 def test_switches_of_other_programs_get_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["plan", "gpt2", "--gradient-checkpointing", "--fast"])
+        main(["plan", "gpt2", "--gradient-checkpointing", "--fast", "--nodes=2"])
 
-    hint = "course plan does not know --gradient-checkpointing --fast. Give --checkpointing full\n"
-    assert capsys.readouterr().err.endswith(hint)
+    hint = "--gradient-checkpointing --fast --nodes=2. Give --checkpointing full. Give --gpus, the GPUs of all nodes\n"
+    assert capsys.readouterr().err.endswith(f"course plan does not know {hint}")
 
 
 def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignore[no-untyped-def]
     given = "llama3-70b --gpus 64 --sequence 16384"
     assert "More GPUs do not help. Try --checkpointing full, or --fit." in course(given)
-    assert "More GPUs do not help. Try --fit." in course("llama-405b --gpus 8 --stage 0 --checkpointing full")
+    assert "do not help. Try --fit without --stage." in course("llama-405b --gpus 8 --stage 0 --checkpointing full")
+    h200 = "llama3-70b --gpu h200 --checkpointing full"
+    assert "It needs 16 GPUs, and this hardware has 8. Try --fit." in course(h200)
+    assert "the best that fits" in course(f"{h200} --fit")
+    assert "It needs 24 GPUs or more." in course(h200.replace("h200", "h100"))
 
 
 @pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "--params 7e9", "--params 7b"])
@@ -182,8 +190,10 @@ def test_tokens_find_the_cheapest_on_as_many_nodes_as_it_needs(course) -> None: 
     assert "on at most 16 ranks" in course("llama3-8b --tokens 1t --gpus 16", code=1)
 
 
-def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-untyped-def]
-    error = course("llama-405b --gpu rtx-4090 --fit", code=1)
+def test_nothing_fits_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-405b", "--gpu", "rtx-4090", "--fit"]) == 1
+    out, error = capsys.readouterr()
+    assert out == "Assumed, as you gave nothing else: --sequence 4096 --attention flash --gpus 4\n"  # before the search
     assert error.startswith("course plan: nothing fits on 4x RTX 4090, PCIe. The nearest is ")
 
 
@@ -198,6 +208,7 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
             "llama3-9b: there is no model of this name. The nearest by name is llama3-8b. For any other, give --config",
         ),
         ("gpt2 --gpu v100", "--gpu v100: there is no such hardware. Choose one of laptop, rtx-4090, rtx-5090, a100,"),
+        ("gpt2 --gpu a100 --gpu h100", "--gpu twice: a plan is for one kind of node. Run the command once for each."),
         ("gpt2 --stage 7", "--stage 7: it has to be a whole number, from 0 to 3. Try --stage 3."),
         ("gpt2 --stage three", "--stage three: it does not have this value. Give a number, such as 8 or 7e9."),
         ("gpt2 --stage nan", "--stage nan: it has to be a whole number"),
@@ -258,7 +269,7 @@ def test_each_setting_is_an_option_with_its_line_of_the_docstring(
     words = " ".join(capsys.readouterr().out.replace("-\n", "-").split())
     option = arguments.flag(field.name)  # type: ignore[attr-defined]
 
-    about = re.search(rf"{option} VALUE(?:, --\w+ VALUE)? (.{{8}})", words)
+    about = re.search(rf"{option} \[?VALUE\]?(?:, --\w+ VALUE)? (.{{8}})", words)
     assert about and not about[1].startswith("(")
 
 

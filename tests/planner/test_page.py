@@ -87,9 +87,12 @@ def test_wherever_seconds_are_shown_it_says_how_far_published_ones_are() -> None
         plan(**given, offload=["optimizer"]).explain("h100"),
     ):
         assert EXPERTS in text and "2025" not in text
+    assert OFFLOAD in plan(**given, offload=["optimizer"]).explain("h100")
     assert OFFLOAD in plan(**GIVEN, offload=["optimizer"]).explain("a100")
     assert "PyTorch on B200 took 1.7 times" in plan(**GIVEN, engine="torch").explain("b200")
     assert "\n".join(page(known, HARDWARE["a100"])).count("planned seconds") == 0
+    assert "on RTX 4090 took 0.57 to 0.87 times" in repr(plan(**GIVEN | {"world_size": 4}))
+    assert "Seconds on H100 and newer GPUs are" in "".join(page(known, HARDWARE["a100"], HARDWARE["h100"]))
 
 
 def test_the_same_is_a_card_in_a_notebook() -> None:
@@ -117,8 +120,15 @@ def test_units_and_what_a_layer_keeps() -> None:
 def test_it_names_what_is_trained_and_how_the_model_is_cut() -> None:
     lora = plan(**GIVEN, lora_rank=16, frozen="nf4")
     part = plan(**GIVEN | {"sequence": 8192}, context_parallel=2, trainable=0.25)
+    more = plan(**GIVEN, fp8="gathers", reshard=4, micro_batches=2, no_sync=True)
+    idle = repr(plan(**GIVEN | {"stage": 2}, frozen="nf4", reshard=False, no_sync=True))
 
-    assert repr(lora).startswith("Llama 3.1 8B: 8,030,261,248 parameters; stage 3 on 8 ranks, LoRA 16, mixed, adam.")
+    assert repr(lora).startswith(
+        "Llama 3.1 8B: 8,030,261,248 parameters; stage 3 on 8 ranks, LoRA 16, mixed, adam, frozen in nf4."
+    )
+    assert "stage 3 on 8 ranks, mixed, fp8 gathers, adam, reshard 4, no_sync." in repr(more)
+    assert "stage 2 on 8 ranks, mixed, adam." in idle
+    assert all(f"{one} changes nothing: " in idle for one in ("frozen=nf4", "reshard=False", "no_sync=True"))
     assert "stage 3 on 8 ranks, CP 2, 0.25 of it trained, mixed, adam." in repr(part)
 
 

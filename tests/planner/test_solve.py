@@ -82,12 +82,14 @@ def test_the_fewest_ranks_fit_and_half_of_them_do_not() -> None:
 
 def test_ranks_that_share_sequences_stay_together() -> None:
     given = GIVEN | {"checkpointing": "none", "context_parallel": 4, "reshard": 8, "sequence": 8192}
+    cut = longest_sequence(plan(**GIVEN, tensor_parallel=8, batch=64), MACHINE)
     fewest, longest = (solver(plan(**given), MACHINE) for solver in (fewest_ranks, longest_sequence))
 
     assert fewest % 4 == longest % 4 == 0
     assert fits(plan(**given | {"world_size": fewest, "reshard": True}), MACHINE)
     assert fits(plan(**given | {"sequence": longest}), MACHINE)
     assert not fits(plan(**given | {"sequence": longest + 4}), MACHINE)
+    assert 0 < cut < MODELS["llama3-8b"].context and cut % 8 == 0
 
 
 def test_the_fewest_ranks_of_a_number_of_parameters() -> None:

@@ -15,7 +15,8 @@ START |= {"world_size": 8, "stage": 3, "sequence": None, "attention": "flash"}
 """The first value of each field. None is an empty field, whose value the planner chooses."""
 
 LONGEST, MOST = 4096, 10**6
-"""Tokens in a sequence, unless the model was made for fewer, or the length is given. The largest number of a field."""
+"""Tokens in a sequence, unless the model was made for fewer, or the length is given. The largest number of a field
+that has no bytes."""
 
 GROUPS = {
     "": ("stage",),
@@ -73,8 +74,8 @@ def value(name: str, given: object) -> Any:
         return None
     if name in PARTS:
         return number(name, str(given))
-    count = int(given) if isinstance(given, str) and re.fullmatch(r"-?\d{1,9}", given) else given
-    return whole(name, count, _least(name), MOST)
+    count = int(given) if isinstance(given, str) and re.fullmatch(r"-?\d{1,13}", given) else given
+    return whole(name, count, _least(name), _most(name))
 
 
 def entry(value: object) -> str:
@@ -156,7 +157,7 @@ def _field(name: str, value: Any) -> str:
 
 
 def _number(name: str, label: str, text: str) -> str:
-    limits = f'min="{_least(name)}" max="{MOST}"{" step=any" * (name in PARTS)}'
+    limits = f'min="{_least(name)}" max="{_most(name)}"{" step=any" * (name in PARTS)}'
     limits += ' placeholder="automatic"' * (START[name] is None)
     field = f'<label><span>{label}</span><input type="number" name="{name}" value="{text}" {limits}></label>'
     for sign, times in (("÷2", 0.5), ("×2", 2)) if START[name] is not None and name not in PARTS else ():
@@ -167,3 +168,7 @@ def _number(name: str, label: str, text: str) -> str:
 
 def _least(name: str) -> int:
     return 0 if START[name] == 0 or name in ("prefetch", "trainable") else 1
+
+
+def _most(name: str) -> int:
+    return 10**12 if name == "bucket_bytes" else MOST
