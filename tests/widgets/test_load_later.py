@@ -23,5 +23,7 @@ def test_modules_are_loaded_one_after_the_other_when_the_loop_is_free(monkeypatc
     assert "this" in sys.modules
 
 
-def test_outside_a_kernel_nothing_is_loaded() -> None:
-    cells.load_later(("no_such_module",))
+def test_outside_a_kernel_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    cells.load_later(("this",))
+    assert "this" not in sys.modules

@@ -1,7 +1,5 @@
 """A training program with six faults."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from collections.abc import Callable, Iterator
 from math import isclose

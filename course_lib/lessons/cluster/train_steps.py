@@ -1,7 +1,5 @@
 """A training program that can be stopped after any step, written from an empty function."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import os
 import random
 from collections.abc import Callable

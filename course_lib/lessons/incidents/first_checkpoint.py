@@ -1,7 +1,5 @@
 """Incident: rank 0 alone gathers the model for a checkpoint."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Incident: ranks other than 0 train a different model, because no file has the buffers that `to_empty` made anew."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from collections.abc import Callable
 from typing import Any

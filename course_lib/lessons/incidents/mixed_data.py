@@ -1,7 +1,5 @@
 """Incident: a batch without images skips the collectives of the vision tower."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from typing import Any
 

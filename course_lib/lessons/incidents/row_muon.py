@@ -1,7 +1,5 @@
 """Incident: Muon trains differently on each number of ranks, because a rank makes its own rows orthogonal."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Incident: half of the model never learns, because a forward came before the optimizer."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from typing import Any
 

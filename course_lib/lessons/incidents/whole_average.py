@@ -1,7 +1,5 @@
 """Incident: memory does not fall with the number of ranks, because something holds whole parameters."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any

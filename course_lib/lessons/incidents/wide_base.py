@@ -1,7 +1,5 @@
 """Incident: fine-tuning with adapters takes twice the memory, because the frozen base is cast to fp32."""
 
-# (fully_shard is declared to return what is no module; here it always is one.)
-
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -44,7 +44,7 @@ _ADVICE = {
         "need it passes it zeros."
     ),
     "device_ids and output_device arguments only work with": (
-        'leave out device_ids: this model is on the CPU. On a machine with GPUs, in World(…, backend="nccl"), move '
+        'leave out device_ids: this model is on the CPU. With GPUs, pretended or in World(…, backend="nccl"), move '
         "the model to the GPU first."
     ),
     "is not initialized in the world group map": _UNKNOWN_GROUP,

@@ -145,4 +145,13 @@ def written(call: Call) -> str:
 def hidden(calls: Iterable[Call]) -> str:
     """Return a sentence on the functions that make `calls` inside, and whose names do not say so; empty if none do."""
     names = dict.fromkeys(call.inside for call in calls if call.inside and not hasattr(dist, call.inside))
-    return f" {' and '.join(names)} call{'s' if len(names) == 1 else ''} collectives." if names else ""
+    loads = any(name.startswith("set_") and name.endswith("state_dict") for name in names)
+    text = f" {' and '.join(names)} call{'s' if len(names) == 1 else ''} collectives" if names else ""
+    return text and text + (_EMPTY if loads else ".")
+
+
+_EMPTY = (
+    ", but none with an empty state dict. If only rank 0 has the state, pass StateDictOptions(full_state_dict=True, "
+    "broadcast_from_rank0=True)."
+)
+"""How functions such as `set_model_state_dict` differ."""

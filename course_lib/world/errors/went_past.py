@@ -66,17 +66,29 @@ def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]])
             elif _is_inside(call, other.line, calls[rank]):
                 without.setdefault(call.stack[-1], []).append(rank)
         for line, ranks in without.items():
-            found.append((came_round, make_inside(call, line, f"{who(ranks)} went on without")))
+            advice = make_inside(call, line, f"{who(ranks)} went on without")
+            other = meeting[ranks[0]]
+            lines = parting(call, other)
+            if call.inside == "backward" and lines is not None:
+                advice += f" If {who(ranks)} accumulated gradients there (`no_sync`), {_order(other, lines[1])}."
+            found.append((came_round, advice))
     return max(found, key=lambda one: one[0], default=(False, ""))[1]  # who came round is in a later step
 
 
 def make_inside(call: Call, line: SourceLine, why: str) -> str:
     """Return the advice to make `call`, which was made inside `line`, on every rank or on none."""
+    if line != call.stack[-1]:
+        return f"{_order(call, line)}: {why} any."
+    inside = hidden([call])  # the rank may have called that function, which made no collective
+    return f"{_order(call, line)}: {why} {'a collective there' if inside else 'it'}.{inside}"
+
+
+def _order(call: Call, line: SourceLine) -> str:
     if line != call.stack[-1]:  # it calls a function of the program's
-        return f"make the calls inside {line} on every rank or on none: {why} any."
-    inside = hidden([call])
-    make = f"{'call' if inside else 'make the'} {written(call)} at {line} on every rank or on none"
-    return f"{make}: {why} it.{inside}"
+        make = "make the collectives inside"
+    else:
+        make = f"{'call' if hidden([call]) else 'make the'} {written(call)} at"
+    return f"{make} {line} on every rank or on none"
 
 
 def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -529,7 +530,7 @@ def logs_in_a_helper_of_one_rank() -> None:
             test_failures.py line _, in logs_in_a_helper_of_one_rank:  log()
       rank 1 called broadcast #2 at test_failures.py line _, in logs_in_a_helper_of_one_rank:
             dist.broadcast(torch.ones(2), 0)
-    Next: make the calls inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
+    Next: make the collectives inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
     """
 
     def log() -> None:
@@ -793,8 +794,8 @@ def gathers_in_a_comprehension_on_one_rank() -> None:
       rank 0 called all_gather_single_coalesced #1 at test_failures.py line _, in
             gathers_in_a_comprehension_on_one_rank:  {name: one.full_tensor() for name, one in state.items()}
       rank 1 called barrier #1 at test_failures.py line _, in gathers_in_a_comprehension_on_one_rank:  dist.barrier()
-    Next: call full_tensor at test_failures.py line _ on every rank or on none: rank 1 went on without it.
-            full_tensor calls collectives.
+    Next: call full_tensor at test_failures.py line _ on every rank or on none: rank 1 went on without a
+            collective there. full_tensor calls collectives.
     """
     state = {"weight": distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])}
     if rank() == 0:
@@ -809,8 +810,8 @@ def clips_between_two_steps_of_one_rank() -> None:
             clip_grad_norm_(net.parameters(), 1.0)
       rank 1 called all_gather_single #2 at test_failures.py line _, in clips_between_two_steps_of_one_rank:  loss =
             net(torch.ones(2, 4)).sum()
-    Next: call clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
-            clip_grad_norm_ calls collectives.
+    Next: call clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without a
+            collective there. clip_grad_norm_ calls collectives.
     """
     net = fully_shard(torch.nn.Linear(4, 4))
     for _ in range(2):
@@ -826,14 +827,47 @@ def clips_on_one_rank() -> None:
       rank 0 called all_reduce #1 at test_failures.py line _, in clips_on_one_rank:  clip_grad_norm_(net.parameters(),
             1.0)
       rank 1 called barrier #1 at test_failures.py line _, in clips_on_one_rank:  dist.barrier()
-    Next: call clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without it.
-            clip_grad_norm_ calls collectives.
+    Next: call clip_grad_norm_ at test_failures.py line _ on every rank or on none: rank 1 went on without a
+            collective there. clip_grad_norm_ calls collectives.
     """
     net = fully_shard(torch.nn.Linear(4, 4))
     net(torch.ones(2, 4)).sum().backward()
     if rank() == 0:
         clip_grad_norm_(net.parameters(), 1.0)
     dist.barrier()
+
+
+@fails("mismatch", ranks=2)
+def logs_on_one_rank_while_gradients_accumulate() -> None:
+    """the ranks call different collectives at the same point: rank 0: barrier #1; rank 1: all_reduce #1
+      rank 0 called barrier #1 at test_failures.py line _, in logs_on_one_rank_while_gradients_accumulate:
+            dist.barrier()
+      rank 1 called all_reduce #1 at test_failures.py line _, in logs_on_one_rank_while_gradients_accumulate:
+            net(torch.ones(1, 2)).sum().backward()
+    Next: call backward at test_failures.py line _ on every rank or on none: rank 0 went on without a collective there.
+            backward calls collectives. If rank 0 accumulated gradients there (`no_sync`), make the barrier at
+            test_failures.py line _ on every rank or on none.
+    """
+    net = DistributedDataParallel(torch.nn.Linear(2, 2))
+    for step in range(2):
+        net.require_backward_grad_sync = step == 1
+        net(torch.ones(1, 2)).sum().backward()
+        if step == 0 and rank() == 0:
+            dist.barrier()
+
+
+@fails("absent", ranks=2)
+def loads_a_state_that_is_empty_on_one_rank() -> None:
+    """rank 1 returned without the scatter #1 that rank 0 waits in
+      rank 1 returned
+      rank 0 waited in scatter #1 at test_failures.py line _, in loads_a_state_that_is_empty_on_one_rank:
+            set_model_state_dict(net, get_model_state_dict(net, options=whole), options=whole)
+    Next: every rank of the group must call set_model_state_dict: look for an `if` or a `return` that keeps rank 1 from
+            it. set_model_state_dict calls collectives, but none with an empty state dict. If only rank 0 has the state,
+            pass StateDictOptions(full_state_dict=True, broadcast_from_rank0=True).
+    """
+    net, whole = fully_shard(torch.nn.Linear(4, 4)), StateDictOptions(full_state_dict=True, cpu_offload=True)
+    set_model_state_dict(net, get_model_state_dict(net, options=whole), options=whole)
 
 
 @fails("mismatch", ranks=2)

@@ -191,6 +191,11 @@ def test_data_parallel_with_the_gpu_of_a_different_rank_is_refused(gpus) -> None
         gpus(2).run(program)
 
 
+def test_data_parallel_with_device_ids_refuses_a_model_that_was_not_moved(gpus) -> None:
+    with pytest.raises(RankError, match=r"raised ValueError: .*device_ids and output_device arguments only work with"):
+        gpus(1).run(lambda: DistributedDataParallel(mlp(), device_ids=[0]))
+
+
 def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
     def program():
         rank = dist.get_rank()

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from ..patching import Replacement
-from .devices import CPU, Gpus, by_torch, placing, put, without
+from .devices import CPU, Gpus, by_torch, meter_of_gpu, placing, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
@@ -138,7 +138,10 @@ def _of_ddp(gpus: Gpus) -> Iterator[Replacement]:
                 f"Expected all tensors to be on the same device: this rank's GPU is cuda:{gpus.chosen}, and "
                 f"device_ids=[{asked}] moves the model's inputs to cuda:{asked}. Pass device_ids=[{gpus.chosen}]."
             )
-        make(self, module, None, None, *args, **kwargs)
+        meter = meter_of_gpu()
+        on_host = meter is not None and any(one.numel() and not meter.holds(one) for one in module.parameters())
+        # With device_ids, torch refuses a model on the CPU.
+        make(self, module, device_ids if on_host else None, None, *args, **kwargs)
         self.device_ids = [0] if device_ids else None  # DDP then moves the model's inputs
 
     def to_gpu(inputs: Any, target_device: Any, *args: Any) -> Any:
