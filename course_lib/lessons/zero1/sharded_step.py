@@ -31,7 +31,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[Params, Parts, MakeOptimizer, list[list[torch.Tensor]]]:
         return parameters(shapes, seed), parts, make_optimizer, gradients(shapes, 3, seed)
 
-    what = f"{len(shapes)} parameters, {about_optimizer}, owned as {parts}"
+    what = f"{len(shapes)} parameter{'s' * (count > 1)}, {about_optimizer}, owned as {parts}"
     return Case(world_size=world_size, args=args, what=what)
 
 
