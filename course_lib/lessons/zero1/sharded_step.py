@@ -144,6 +144,10 @@ exercise.edit("averages", {BROADCASTS: "for param in params:\n"
     You average the parameters. Only the owner updated a parameter, so its step is divided by the number of ranks, and
     an all-reduce sends twice as much as a broadcast. Next: use `dist.broadcast` from the owner.""")
 
+exercise.edit("adds-up-copies", {BROADCASTS: "for param in params:\n    dist.all_reduce(param.detach())"}, """
+    You add up the parameters of all ranks: the owner's new values, and the old ones of every rank that does not own the
+    parameter. Next: use `dist.broadcast` from the owner, which replaces the old values.""")
+
 exercise.edit("broadcasts-first", {"optimizer.step()\n": "", "return step": "    optimizer.step()\n\nreturn step"}, """
     You broadcast before the step. The old values travel, and each owner keeps its new ones to itself.
     Next: call `optimizer.step()` first.""")
