@@ -17,7 +17,6 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import torch.distributed as dist
@@ -32,7 +31,7 @@ from .checking.diagnose import diagnose
 from .checking.observe import returned
 from .form.declaration import Solution
 from .registry import get
-from .shown import PRE, Diagnosis, calls, logs
+from .shown import Diagnosis, calls, logs, program
 
 TITLES = ("Logs", "Flight recorder: each rank's last calls", "Program")
 LAST_CALLS = 4
@@ -87,7 +86,7 @@ class Incident:
 
     def _repr_html_(self) -> str:
         head, *rows = self._call_rows
-        shown = (logs(self.logs), calls(head, rows) if rows else "", f'<pre style="{PRE}">{escape(self.program)}</pre>')
+        shown = (logs(self.logs), calls(head, rows) if rows else "", program(self.program))
         parts = zip(TITLES, (self.logs, rows, self.program), shown, strict=True)
         return "".join(f'<h3 style="font-size: 1em">{title}</h3>{html}' for title, content, html in parts if content)
 

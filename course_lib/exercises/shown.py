@@ -24,6 +24,12 @@ def logs(text: str) -> str:
     return f'<pre style="{PRE}">{shown}</pre>'
 
 
+def program(text: str) -> str:
+    """Return code as HTML, in letters of the size that a code cell's have. Its lines are scrolled, not wrapped."""
+    look = f"{PRE}; white-space: pre; overflow-x: auto; font-size: var(--jp-code-font-size)"
+    return f'<pre style="{look}" tabindex="0">{escape(text)}</pre>'
+
+
 def calls(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return calls as an HTML table. The first cell of a row is a rank, and one of the others is a state."""
     lines = ["".join(f"<th>{name}</th>" for name in head)]

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
 from ..exercises.checking.findings import Cost
+from ..planner import count
 from ..progress import Attempt as StoredAttempt
 from ..progress import CourseMap, Progress
 from ..syllabus import lessons
@@ -127,9 +128,11 @@ class Attempt:
         name, own = self.exercise.name, []
         with suppress(CourseError):  # a learner may work in the course's own notebooks, and have damaged one
             own = [lesson for lesson in lessons() if name in lesson.exercises]
-        for stop in CourseMap(own, self.progress.summary()).stops:
-            after = f"next: {stop.next.title}" if stop.next else "the lesson is done"
-            yield f"{stop.done} of {len(stop.items)} · {after}"
+        summary = self.progress.summary()
+        for stop in CourseMap(own, summary).stops:
+            names, after = stop.lesson.exercises, f"next: {stop.next.title}" if stop.next else "the lesson is done"
+            passed = sum(one in summary.exercises and summary.exercises[one].passed for one in names)
+            yield f"{passed} of {count(len(names), 'exercise')} · {after}"
         best = self.progress.best(name)
         if best and best < (cost.sent_bytes, cost.calls):
             yield f"Your best so far: {best[1]:,} calls, {best[0]:,} bytes sent."

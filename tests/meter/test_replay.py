@@ -69,10 +69,15 @@ def test_a_collective_that_ranks_call_from_different_lines_is_named() -> None:
 
 
 def test_a_dry_run_is_a_film_of_its_rank() -> None:
-    text = str(World(64, backend="dryrun", rank=63).run(lambda: dist.all_reduce(torch.ones(64))).replay())
+    def calls() -> None:
+        dist.all_reduce(torch.ones(64))
+        dist.broadcast(torch.ones(64), src=0)
 
-    assert text.startswith("Replay: 1 rank, 2 steps\n")
+    text = str(World(64, backend="dryrun", rank=63).run(calls).replay())
+
+    assert text.startswith("Replay: 1 rank, 3 steps\n")
     assert "step 1: Rank 63: all_reduce #1, 504 B sent by each\n" in text
+    assert "step 2: Rank 63: broadcast #1, 252 B sent by each on average\n" in text
 
 
 def test_a_run_without_calls_is_one_step_and_lacks_no_values() -> None:

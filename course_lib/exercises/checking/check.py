@@ -67,7 +67,7 @@ class Exercise(Declaration):
     def replays(self, solution: Solution, verdict: Verdict) -> dict[str, Replay]:
         """Return the replays of the case that failed, by a title: the solution's, and the reference's."""
         case = redraw(self, *verdict.drawn)
-        return {"Yours": film(self, solution, case), "The reference's": film(self, self.reference, case)}
+        return {"Yours": film(self, solution, case), "The reference's": film(self, self.reference, case).without_code()}
 
 
 def _compared(verdict: Verdict, runs: Runs, cases: list[Case], on_case: OnCase) -> Verdict:

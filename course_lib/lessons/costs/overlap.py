@@ -90,6 +90,15 @@ exercise.edit("one-too-few", {"i - ahead": "i - max(ahead - 1, 0)"}, """
     Your gathers start one unit too late. With `ahead=1`, unit 1 can be gathered while unit 0 computes.
     Next: let gather i wait for unit i - ahead - 1, not for unit i - ahead.""")
 
+TOO_LATE = """
+    Your gather i waits until unit i - ahead has computed, which is one unit too late. With `ahead=0` that is unit i
+    itself, which cannot compute before it is gathered. Next: let gather i wait for unit i - ahead - 1."""
+
+exercise.edit("waits-for-itself", {"i - ahead": "i - ahead + 1"}, TOO_LATE)
+
+exercise.edit("waits-for-itself-later", {
+    "computed[max(i - ahead, 0)]": "computed[i - ahead + 1] if i > ahead else 0.0"}, TOO_LATE)
+
 exercise.edit("gathers-side-by-side", {"max(gathered[-1], room)": "room"}, """
     Several gathers run at the same time in your schedule. They share one network, so the next one begins when the one
     before it has ended. Next: keep the time at which the last gather ended, and start the next one no earlier.""")

@@ -142,6 +142,15 @@ exercise.edit("stays-away-without-gradients", {"for grad in grads:\ngrad /=":
     A rank without gradients returns early, and the other ranks wait for it in the all-reduce.
     Next: call the all-reduce on every rank, and let this rank contribute 1.""")
 
+ONLY_WITH_GRADIENTS = " if shard.grad is not None"
+NONE = """
+    You divide the gradient of every shard, and a shard may have none: its `.grad` is None then. Next: leave these
+    shards out of the division and of the question whether all are finite. The all-reduce stays on every rank."""
+
+exercise.edit("divides-none", {ONLY_WITH_GRADIENTS: ""}, NONE)
+
+exercise.edit("divides-none-in-place", {ONLY_WITH_GRADIENTS: "", "grad /= scale": "grad.div_(scale)"}, NONE)
+
 exercise.edit("the-wrong-way-round", {"return bool(finite)": "return not bool(finite)"}, """
     You return True where a gradient is not finite, and False where all are. The task asks whether all are finite.
     Next: what should the function return when nothing is wrong?""")

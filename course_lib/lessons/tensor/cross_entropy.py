@@ -108,6 +108,12 @@ exercise.edit("sum-of-the-largest", {", dist.ReduceOp.MAX": ""}, """
     exp is 0 or infinite. Next: reduce with `dist.ReduceOp.MAX`.
     """)
 
+exercise.edit("largest-of-all-tokens", {"scores.detach().amax(1)": "scores.detach().max()",
+    "largest[:, None]": "largest"}, """
+    You subtract one number from the scores of all tokens, the largest of them all. If a token's own scores are far
+    below it, each exp is 0 and the log of their sum is minus infinity. Next: take a maximum for each token.
+    """)
+
 exercise.edit("own-sum", {"all_reduce(scores.exp().sum(1))": "scores.exp().sum(1)"}, """
     You divide by the sum over this rank's part of the vocabulary. Next: sum over ranks before you take the log.
     """)

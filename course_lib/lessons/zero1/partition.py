@@ -5,6 +5,8 @@ import random
 from numbers import Integral
 from typing import Any
 
+import torch
+
 from ...exercises import Case, Exercise, Solution
 
 
@@ -103,6 +105,14 @@ def drops_the_remainder(numels: list[int], world_size: int) -> list[list[int]]:
     Next: go through the parameters, not through the ranks, and find an owner for each."""
     count = len(numels) // world_size
     return [list(range(rank * count, (rank + 1) * count)) for rank in range(world_size)]
+
+
+@exercise.mistake
+def tensors_as_numbers(numels: list[int], world_size: int) -> list[list[torch.Tensor]]:
+    """Your lists contain tensors, such as those that you get from `torch.argsort`, where the caller needs numbers. Two
+    tensors with the same number are two different keys of a dict, for example.
+    Next: call `int` on each of them, or `.tolist()` on the tensor that contains them all."""
+    return [[torch.tensor(number) for number in part] for part in partition(numels, world_size)]
 
 
 exercise.edit("equal-counts", {IN_ORDER: "range(len(numels))",

@@ -31,7 +31,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[Params, Parts, MakeOptimizer, list[list[torch.Tensor]]]:
         return parameters(shapes, seed), parts, make_optimizer, gradients(shapes, 3, seed)
 
-    what = f"{len(shapes)} parameters, {about_optimizer}, owned as {parts}"
+    what = f"{len(shapes)} parameter{'s' * (count > 1)}, {about_optimizer}, owned as {parts}"
     return Case(world_size=world_size, args=args, what=what)
 
 
@@ -143,6 +143,10 @@ exercise.edit("averages", {BROADCASTS: "for param in params:\n"
     "    dist.all_reduce(param.detach())\n    param.data /= dist.get_world_size()"}, """
     You average the parameters. Only the owner updated a parameter, so its step is divided by the number of ranks, and
     an all-reduce sends twice as much as a broadcast. Next: use `dist.broadcast` from the owner.""")
+
+exercise.edit("adds-up-copies", {BROADCASTS: "for param in params:\n    dist.all_reduce(param.detach())"}, """
+    You add up the parameters of all ranks: the owner's new values, and the old ones of every rank that does not own the
+    parameter. Next: use `dist.broadcast` from the owner, which replaces the old values.""")
 
 exercise.edit("broadcasts-first", {"optimizer.step()\n": "", "return step": "    optimizer.step()\n\nreturn step"}, """
     You broadcast before the step. The old values travel, and each owner keeps its new ones to itself.

@@ -8,6 +8,7 @@ and style; then the text form is left, with a sentence that says how to get the 
 """
 
 import os
+from dataclasses import replace
 from functools import cached_property
 from html import escape
 from importlib.resources import files
@@ -41,6 +42,14 @@ class Replay:
         for mark, content in (("STYLE", style), ("SCRIPT", script), ("DATA", data)):
             page = page.replace(f"/*{mark}*/", content)
         return page
+
+    def without_code(self) -> "Replay":
+        """Return the replay without lines and variables: of a run of the course's own code, they show its callers."""
+        lanes = [
+            replace(lane, events=[replace(event, line=None, around=(), counters=()) for event in lane.events])
+            for lane in self._film.lanes
+        ]
+        return Replay(replace(self._film, lanes=lanes))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, which any browser opens."""

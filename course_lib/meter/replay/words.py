@@ -66,7 +66,8 @@ def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
         return f"the mark “{event.name}”"
     if event.done == step:
         total = sum(event.sends.values())
-        sent = f", {in_bytes(total)} sent by each" if total else ""
+        average = " on average" if event.op in ("broadcast", "reduce") else ""  # one rank of the ring passes nothing on
+        sent = f", {in_bytes(total)} sent by each{average}" if total else ""
         return "" if event.op in ("send", "recv") else f"{event.name}{sent}"
     if event.blocking:
         missing = film.missing(event, step) if event.op not in ("send", "recv") else []
