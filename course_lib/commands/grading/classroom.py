@@ -1,8 +1,9 @@
 """A class: its grades as Canvas and Moodle import them, and a page for its teacher.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named, or the folder around `work`. Any other file is named after its student: `ann.ipynb`. An exercise has passed if
-one of the student's attempts has, in any of the student's notebooks.
+named, or the folder around `work` or `sharded`. Any other file is named after its student: `ann.ipynb`. If files of one
+name in two folders have the same exercise, as `solution.ipynb` of two students does, the folder is part of the name. An
+exercise has passed if one of the student's attempts has, in any of the student's notebooks.
 """
 
 import csv
@@ -19,8 +20,8 @@ from ...syllabus import Lesson
 from ...widgets.style import SHEET, details
 from .report import Grade, Graded, as_text, best
 
-LESSON = re.compile(r"\d\d-\D")
-"""How the file name of a lesson begins. The number of a student may begin with 20-123."""
+COPIES = ("work", "sharded")
+"""The names of the folder that `course lab` makes."""
 
 STYLE = "body { font-family: sans-serif; margin: 1em } .course-widget h2 { margin-top: 1em } th { white-space: nowrap }"
 
@@ -39,13 +40,11 @@ class Student:
         return sum(found) if found else None
 
 
-def students(graded: Iterable[Graded]) -> list[Student]:
+def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student]:
     """Return the students whose notebooks were graded, by name."""
     notebooks: dict[str, list[Graded]] = defaultdict(list)
-    for one in graded:
-        path = Path(one.notebook).absolute()
-        folder = path.parent.parent if path.parent.name == "work" else path.parent
-        notebooks[normalize("NFC", folder.name if LESSON.match(path.name) else path.stem)].append(one)
+    for one, name in zip(graded, _names(graded, course), strict=True):
+        notebooks[name].append(one)
     return [
         Student(
             name=name,
@@ -56,13 +55,31 @@ def students(graded: Iterable[Graded]) -> list[Student]:
     ]
 
 
-def as_gradebook(graded: Sequence[Graded], course: Iterable[Lesson]) -> str:
+def _names(graded: Iterable[Graded], course: Iterable[Lesson]) -> list[str]:
+    """Return the name of each notebook's student."""
+    titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
+    lesson_file = re.compile(rf"(Copy of )*\d\d({titles})")  # a release may renumber the lessons
+    places = []
+    folders: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in graded:
+        path = Path(normalize("NFC", one.notebook)).absolute()
+        folder = next(parent.name for parent in path.parents if parent.name not in COPIES)
+        file = "" if lesson_file.match(path.name) else path.stem
+        places.append((folder, file))
+        for grade in one.exercises:
+            if file and grade.status != "missing":
+                folders[file, grade.exercise].add(folder)
+    shared = {file for (file, _), found in folders.items() if len(found) > 1}
+    return [f"{folder}/{file}" if file in shared else file or folder for folder, file in places]
+
+
+def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
     """Return CSV with a row for each student and a column for each lesson: the percentage of exercises that passed.
 
     The first four columns are those that Canvas looks for. Moodle asks which column is which. A lesson without a
     notebook has no grade.
     """
-    everyone = students(graded)
+    everyone = students(graded, course)
     handed_in = [lesson for lesson in course if any(one.passed(lesson) is not None for one in everyone)]
     text = io.StringIO()
     writer = csv.writer(text)
@@ -77,7 +94,7 @@ def as_gradebook(graded: Sequence[Graded], course: Iterable[Lesson]) -> str:
 
 def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
     """Return an HTML page: how far each student is, and which exercises failed, with their mistakes."""
-    everyone = students(graded)
+    everyone = students(graded, course)
     titles = {name: f"{title} ({lesson.title})" for lesson in course for name, title in lesson.exercises.items()}
     cards = "".join(_card(one, course) for one in everyone)
     rows = "".join(_mistake_rows(everyone, titles))

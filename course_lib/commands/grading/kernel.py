@@ -122,7 +122,8 @@ class _Client(NotebookClient):
                 for name in names:
                     await self._take(name, scratch / f"{len(self.ran.solutions)}.pickle", error)
             except (DeadKernelError, zmq.Again) as lost:
-                ended = "it ended its own process: os._exit, a crash, or no memory left"
+                blamed = f"code cell {number}, or the one before it,"  # after exit(), a kernel begins the next cell
+                ended = f"{blamed} ended the kernel: exit(), os._exit, a crash, or no memory left"
                 unheard = "its kernel cannot be reached: it may have written to the kernel's own sockets"
                 self.ran.ended = watch.ended or (unheard if isinstance(lost, zmq.Again) else ended)
                 self.ran.problems |= dict.fromkeys(names, f"its cell did not end: {self.ran.ended}")

@@ -57,6 +57,25 @@ def test_an_exercise_that_passed_in_one_notebook_has_passed() -> None:
     assert "it is 4" not in as_page(graded, COURSE)
 
 
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["in/ann/Copy of 03-first.ipynb", "in/bob/Copy of Copy of 07-first.ipynb"], ["ann", "bob"]),
+        (["in/ann/sharded/03-first.ipynb", "in/bob/sharded/03-first.ipynb"], ["ann", "bob"]),
+        (["in/01-tanaka.ipynb", "in/02-sato.ipynb"], ["01-tanaka", "02-sato"]),
+        (["in/ann/solution.ipynb", "in/bob/solution.ipynb"], ["ann/solution", "bob/solution"]),
+    ],
+)
+def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[str]) -> None:
+    assert [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])] == names
+
+
+def test_different_lessons_of_one_name_in_two_folders_are_one_row() -> None:
+    second = notebook("in/04/ann.ipynb", passed("b.z"), Grade(exercise="a.x", status="missing"))
+    (ann,) = read([notebook("in/03/ann.ipynb", passed("a.x"), passed("a.y")), second])
+    assert list(ann.values()) == ["ann", "", "ann", "", "100.0", "100.0"]
+
+
 def test_a_notebook_that_cannot_be_read_has_no_grade_and_its_reason_is_on_the_page() -> None:
     graded = [notebook("ann/03-first.ipynb", ended="it is not a notebook")]
 
