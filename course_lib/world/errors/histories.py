@@ -96,11 +96,13 @@ def _first_difference(members: Members) -> Difference | None:
     Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both. The lines
     of a function that calls are compared first: two lines may call a function that makes the calls.
     """
-    by_way = _first_difference_by(members, lambda call: call.stack)
-    return by_way or _first_difference_by(members, lambda call: call.line)
+    found = _first_difference_by(members, lambda call: call.stack)
+    found = found or _first_difference_by(members, lambda call: call.line)
+    return None if found == Difference() else found
 
 
 def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) -> Difference | None:
+    """Return where ranks first differ; an empty difference if the message shows these lines, and no reason is known."""
     histories = members.histories
     keys: Keys = {
         rank: [(call.variant, where(call), call.shapes if call.splits is None else ()) for call in history]
@@ -116,7 +118,7 @@ def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) ->
                 reason = _reason(keys, place, *sides)
                 if any(histories[rank][place].match in in_message for rank in here):
                     line = f"by the order of the other calls, {reason} there"
-                    return Difference(line=line, advice=_ADVICE) if reason else None
+                    return Difference(line=line, advice=_ADVICE) if reason else Difference()
                 at_place = {rank: histories[rank][place] for rank in here}
                 line = _difference([(side, at_place[side[0]]) for side in sides], reason)
                 advice = "" if reason else without_a_call(at_place, members.calls)
