@@ -542,6 +542,27 @@ def logs_in_a_helper_of_one_rank() -> None:
     dist.broadcast(torch.ones(2), 0)
 
 
+@fails("mismatch", ranks=2)
+def averages_the_best_on_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #2; rank 1: broadcast #3
+      rank 0 called all_reduce #2 at test_failures.py line _, in average:  dist.all_reduce(torch.ones(2)), called from
+            test_failures.py line _, in averages_the_best_on_one_rank:  average()
+      rank 1 called broadcast #3 at test_failures.py line _, in averages_the_best_on_one_rank:
+            dist.broadcast(torch.ones(2), 0)
+    Next: make the calls inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
+    """
+
+    def average() -> None:
+        dist.all_reduce(torch.ones(2))
+
+    for _ in range(3):
+        for _ in range(2):
+            dist.broadcast(torch.ones(2), 0)
+        average()
+        if rank() == 0:
+            average()
+
+
 @fails("absent", rank=3, ranks=4)
 def takes_the_other_group_of_a_grid() -> None:
     """rank 3 returned without the all_reduce #1 in group [2, 3] that rank 2 waits in
@@ -987,8 +1008,8 @@ def uses_a_group_of_others() -> None:
       rank 2 called all_reduce on a group of others at test_failures.py line _, in uses_a_group_of_others:
             dist.all_reduce(torch.ones(2), group=group)
       ranks 0, 1 returned
-    Next: call all_reduce only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without
-            a word of what is wrong.)
+    Next: call all_reduce only on the members: `if dist.get_rank() in ranks:`, or pass the group that rank 2 belongs to.
+            (torch alone only warns, and skips the call.)
     """
     group = dist.new_group([0, 1])
     if rank() == 2:
