@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
             world.run_file(options.program, *options.arguments, module=options.module, then=then)
     except RankError as error:
         error.args = (_for_terminal(error),)
-        print(error, file=sys.stderr)
+        print(f"{_traceback(error)}{error}", file=sys.stderr)
         _save(error, options.report)
         return 1
     except CourseError as error:
@@ -64,6 +64,15 @@ def run(options: argparse.Namespace) -> int:
         traceback.print_exception(type(error), error, trace or error.__traceback__)
         return 1
     return 0
+
+
+def _traceback(error: RankError) -> str:
+    """Return the traceback of the first rank that raised, if it names more lines than the message does."""
+    raised = next(((report.rank, report.raised) for report in error.ranks if report.raised is not None), None)
+    if error.kind != "raised" or raised is None or raised[1].type == "NoNumbers":  # a dry run's message is enough
+        return ""
+    rank, trace = raised[0], raised[1].traceback.rstrip()
+    return f"rank {rank}: {trace}\n\n" if trace.count('\n  File "') > 1 else ""
 
 
 def _for_terminal(error: BaseException) -> str:

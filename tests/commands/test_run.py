@@ -132,6 +132,25 @@ def test_a_failure_is_one_message_and_exit_code_1(program, capsys: pytest.Captur
     assert "Next: " in said.err and "Traceback" not in said.err
 
 
+def test_an_exception_in_a_function_has_the_traceback_of_one_rank(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(
+        """
+        import os, json
+        def parse(text):
+            return json.loads(text)
+        def train():
+            parse("[1, 2,]")
+        train()
+        """
+    )
+    assert course_run(path) == 1
+
+    trace, message = capsys.readouterr().err.split("\nboth ranks raised JSONDecodeError: ")
+    assert trace.startswith("rank 0: Traceback (most recent call last):\n")
+    assert re.findall(r'program.py", line \d+, in (.*)', trace) == ["<module>", "train", "parse"]
+    assert "decoder.py" in trace and "Traceback" not in message
+
+
 def test_a_report_that_cannot_be_written_hides_no_failure(
     program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +158,7 @@ def test_a_report_that_cannot_be_written_hides_no_failure(
     assert course_run("--world", "simulated", "--report", str(tmp_path), path) == 1
 
     said = capsys.readouterr().err
-    assert "raised ValueError: the cause" in said and "cannot be written" in said
+    assert said.startswith("both ranks raised ValueError: the cause") and "cannot be written" in said
 
 
 def test_the_folder_of_a_report_is_looked_for_before_the_run(program, tmp_path: Path, capsys) -> None:

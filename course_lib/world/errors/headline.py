@@ -123,8 +123,8 @@ def _not_in_group(fault: Fault, reports: Sequence[RankReport], world_size: int) 
     op = fault.calls[rank].variant
     return (
         f"rank {rank} of {world_size} called {op} on a group that it does not belong to",
-        f"call {op} only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without "
-        "a word of what is wrong.)",
+        f"call {op} only on the members: `if dist.get_rank() in ranks:`, or pass the group that "
+        f"{who(fault.ranks)} belongs to. (torch alone only warns, and skips the call.)",
     )
 
 

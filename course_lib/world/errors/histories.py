@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 
 from ...errors import grouped, who
@@ -96,11 +96,13 @@ def _first_difference(members: Members) -> Difference | None:
     Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both. The lines
     of a function that calls are compared first: two lines may call a function that makes the calls.
     """
-    by_way = _first_difference_by(members, lambda call: call.stack)
-    return by_way or _first_difference_by(members, lambda call: call.line)
+    found = _first_difference_by(members, lambda call: call.stack)
+    found = found or _first_difference_by(members, lambda call: call.line)
+    return None if found == Difference() else found
 
 
 def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) -> Difference | None:
+    """Return where ranks first differ; an empty difference if the message shows these lines, and no reason is known."""
     histories = members.histories
     keys: Keys = {
         rank: [(call.variant, where(call), call.shapes if call.splits is None else ()) for call in history]
@@ -116,7 +118,7 @@ def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) ->
                 reason = _reason(keys, place, *sides)
                 if any(histories[rank][place].match in in_message for rank in here):
                     line = f"by the order of the other calls, {reason} there"
-                    return Difference(line=line, advice=_ADVICE) if reason else None
+                    return Difference(line=line, advice=_ADVICE) if reason else Difference()
                 at_place = {rank: histories[rank][place] for rank in here}
                 line = _difference([(side, at_place[side[0]]) for side in sides], reason)
                 advice = "" if reason else without_a_call(at_place, members.calls)
@@ -230,15 +232,26 @@ def _left_a_loop(members: Members) -> Difference | None:
         ahead, behind = ([rank for rank in here if here[rank] == made] for made in (count + 1, count))
         if count == 0 or not behind or len(ahead) + len(behind) < len(here):
             continue
-        if not any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind):
-            line = f"{who(behind)} called {call.variant} at {call.line} only {count} time{'s' if count > 1 else ''}"
+        known = any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind)
+        if not known or all(_goes_on_first(histories[rank], histories[ahead[0]], call) for rank in behind):
+            line = f"{who(behind)} called {call.variant} at {call.line} only {_counted(count, 'time')}"
             line += first_step(_at_the_line_of(call, histories))
-            or_a_call, lines = _or_a_call(behind, fault.calls, call), parting(fault.calls[behind[0]], call)
+            new = fault.calls[behind[0]]
+            or_a_call, lines = "" if known else _or_a_call(behind, fault.calls, call), parting(new, call)
             advice = or_a_call + _loop_advice(behind, ahead)
-            if lines is not None and not or_a_call and share_a_loop(*lines):
+            if lines is not None and not known and not or_a_call and share_a_loop(*lines):
                 advice += f" Or {who(ahead)} went on to the next round of a loop without the call at {lines[0]}."
+            groups = {one.ranks for one in chain(*_at_the_line_of(new, dict(enumerate(members.calls))).values())}
+            if is_named(new) and any(group != new.ranks and {*group} & {*new.ranks} for group in groups):
+                advice += f" Or {who(new.ranks)} are not meant to share this group."
             return Difference(line=line, advice=advice)
     return None
+
+
+def _goes_on_first(own: Sequence[Call], others: Sequence[Call], call: Call) -> bool:
+    """Return whether a rank's last step, from the line of `call` to a different one, is new to it and to the others."""
+    steps, theirs = ([*pairwise(one.line for one in calls)] for calls in (own, others))
+    return any(step[0] == call.line and step not in [*steps[:-1], *theirs] for step in steps[-1:])
 
 
 def _up_to(call: Call, history: Sequence[Call]) -> list[Call]:
@@ -267,7 +280,7 @@ def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
     return {rank: len(calls) for rank, calls in _at_the_line_of(call, histories).items()}
 
 
-def _at_the_line_of(call: Call, histories: Histories) -> dict[int, list[Call]]:
+def _at_the_line_of(call: Call, histories: Mapping[int, Sequence[Call]]) -> dict[int, list[Call]]:
     """Return each rank's calls of the same op as `call` at its line."""
     here = call.variant, call.line
     return {rank: [one for one in calls if (one.variant, one.line) == here] for rank, calls in histories.items()}
@@ -284,11 +297,7 @@ def _loop_advice(behind: list[int], ahead: list[int]) -> str:
 def _in_different_groups(members: Members) -> Difference | None:
     """Return the groups in which ranks called at the line of the call, if members of its group went to other groups
     there, equally often."""
-    call, calls = members.call, members.calls
-    here = {
-        rank: [one for one in calls[rank] if (one.variant, one.line) == (call.variant, call.line)]
-        for rank in range(len(calls))
-    }
+    call, here = members.call, _at_the_line_of(members.call, dict(enumerate(members.calls)))
     if any(len(here[rank]) != len(here[call.ranks[0]]) for rank in call.ranks):
         return None
     last = {rank: theirs[-1].ranks for rank, theirs in here.items() if theirs}

@@ -124,14 +124,15 @@ def _came_round(tree: ast.Module, line: SourceLine, now_at: SourceLine, calls: S
     """Return whether a rank is `now_at` a line for the second time, and `line` comes between the two.
 
     That is certain if its call before was further down, or if each visit makes one call there: it calls directly. And
-    it does so in no loop that ends before `line`.
+    it does so in no loop that ends before `line`, unless it made the call before after that loop.
     """
     here = [call for call in calls if now_at in call.stack]
     direct = all(call.stack[-1] == now_at and call.variant in now_at.source for call in here)
     before = [one for call in calls if call.issued < since for one in call.stack]
-    lines = [one.line for one in before if _function(one) == _function(now_at)]
-    again = (len(here) > 1 and direct) or (len(lines) > 0 and lines[-1] > now_at.line)
-    return again and in_its_loops(line, now_at, tree)
+    last = next((one for one in reversed(before) if _function(one) == _function(now_at)), now_at)
+    if now_at.line < last.line < line.line and in_its_loops(line, last, tree):
+        return True
+    return ((len(here) > 1 and direct) or last.line > now_at.line) and in_its_loops(line, now_at, tree)
 
 
 def in_its_loops(line: SourceLine, now_at: SourceLine, tree: ast.Module | None = None) -> bool:

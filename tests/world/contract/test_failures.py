@@ -26,7 +26,7 @@ from torch.nn.utils import clip_grad_norm_
 from course_lib import RankError
 from course_lib.world.processes import run_loop
 from course_lib.world.rank_threads import supervisor
-from tests.world.programs import failure, rank
+from tests.world.programs import come_to_their_waits, failure, rank
 
 PROGRAMS = []
 
@@ -543,6 +543,72 @@ def logs_in_a_helper_of_one_rank() -> None:
     dist.broadcast(torch.ones(2), 0)
 
 
+@fails("mismatch", ranks=2)
+def averages_the_best_on_one_rank() -> None:
+    """the ranks call different collectives at the same point: rank 0: all_reduce #2; rank 1: broadcast #3
+      rank 0 called all_reduce #2 at test_failures.py line _, in average:  dist.all_reduce(torch.ones(2)), called from
+            test_failures.py line _, in averages_the_best_on_one_rank:  average()
+      rank 1 called broadcast #3 at test_failures.py line _, in averages_the_best_on_one_rank:
+            dist.broadcast(torch.ones(2), 0)
+    Next: make the calls inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
+    """
+
+    def average() -> None:
+        dist.all_reduce(torch.ones(2))
+
+    for _ in range(3):
+        for _ in range(2):
+            dist.broadcast(torch.ones(2), 0)
+        average()
+        if rank() == 0:
+            average()
+
+
+@fails("mismatch", ranks=2)
+def validates_on_uneven_shards() -> None:
+    """the ranks disagree about the number of elements in all_reduce #5: rank 0: float32 [1]; rank 1: float32 [4]
+      rank 0 called all_reduce #5 at test_failures.py line _, in validates_on_uneven_shards:
+            dist.all_reduce(torch.ones(1))
+      rank 1 called all_reduce #5 at test_failures.py line _, in validates_on_uneven_shards:
+            dist.all_reduce(torch.ones(4))
+      rank 1 called all_reduce at test_failures.py line _ only 2 times
+    Next: look for a shorter loop on rank 1 or a longer one on rank 0, or an `if`, a `continue`, a `return` or an
+            `except` in the loop.
+    """
+    for _ in range(2):
+        for _ in range(2):
+            dist.all_reduce(torch.ones(4))
+        for _ in range(3 - rank()):
+            dist.all_reduce(torch.ones(1))
+
+
+@fails("mismatch", ranks=4)
+def takes_the_row_for_the_column() -> None:
+    """the ranks disagree about the number of elements in all_reduce #2 in group [2, 3]: rank 2: float32 [2]; rank 3:
+            float32 [3]
+      rank 2 called all_reduce #2 in group [2, 3] at test_failures.py line _, in takes_the_row_for_the_column:
+            dist.all_reduce(torch.ones(2), group=row)
+      rank 3 called all_reduce #2 in group [2, 3] at test_failures.py line _, in takes_the_row_for_the_column:
+            dist.all_reduce(torch.ones(3), group=row if rank() == 3 else column)
+      rank 1 waited in all_reduce #1 in group [1, 3] for rank 3, at test_failures.py line _, in
+            takes_the_row_for_the_column:  dist.all_reduce(torch.ones(3), group=row if rank() == 3 else column)
+      rank 0 waited in all_reduce #2 in group [0, 1] for rank 1, at test_failures.py line _, in
+            takes_the_row_for_the_column:  dist.all_reduce(torch.ones(2), group=row)
+      rank 3 called all_reduce at test_failures.py line _ only 1 time
+    Next: make the all_reduce at test_failures.py line _ on every rank or on none: perhaps only rank 3 made it. If every
+            rank does, look for a shorter loop on rank 3 or a longer one on rank 2, or an `if`, a `continue`, a `return`
+            or an `except` in the loop. Or ranks 2, 3 are not meant to share this group.
+    """
+    rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    row, column = rows[rank() // 2], columns[rank() % 2]
+    for _ in range(2):
+        dist.all_reduce(torch.ones(2), group=row)
+        if rank() == 3:
+            come_to_their_waits()
+        dist.all_reduce(torch.ones(3), group=row if rank() == 3 else column)
+
+
 @fails("absent", rank=3, ranks=4)
 def takes_the_other_group_of_a_grid() -> None:
     """rank 3 returned without the all_reduce #1 in group [2, 3] that rank 2 waits in
@@ -1021,8 +1087,8 @@ def uses_a_group_of_others() -> None:
       rank 2 called all_reduce on a group of others at test_failures.py line _, in uses_a_group_of_others:
             dist.all_reduce(torch.ones(2), group=group)
       ranks 0, 1 returned
-    Next: call all_reduce only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without
-            a word of what is wrong.)
+    Next: call all_reduce only on the members: `if dist.get_rank() in ranks:`, or pass the group that rank 2 belongs to.
+            (torch alone only warns, and skips the call.)
     """
     group = dist.new_group([0, 1])
     if rank() == 2:
