@@ -1,6 +1,7 @@
 """The process state while threads of this process are ranks, in a simulated world or a dry run."""
 
 import gc
+import itertools
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from .stopping import without_stopped
 
 _one_run = threading.Lock()
 """Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
+
+_runs = itertools.count(1)
 
 _one_collection = threading.Lock()
 """Held while garbage is collected: Python ignores a collection that a second thread begins meanwhile."""
@@ -84,10 +87,13 @@ def _process_settings_kept() -> Iterator[None]:
 def _only_new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make.
 
-    A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`.
+    A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`. What is
+    garbage only after that becomes old here, where Python rarely looks: hence a full collection once in 100 runs.
     """
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        if next(_runs) % 100 == 0:
+            gc.collect()
