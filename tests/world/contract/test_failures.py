@@ -550,7 +550,7 @@ def averages_the_best_on_one_rank() -> None:
             test_failures.py line _, in averages_the_best_on_one_rank:  average()
       rank 1 called broadcast #3 at test_failures.py line _, in averages_the_best_on_one_rank:
             dist.broadcast(torch.ones(2), 0)
-    Next: make the calls inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
+    Next: make the collectives inside test_failures.py line _ on every rank or on none: rank 1 went on without any.
     """
 
     def average() -> None:
