@@ -62,6 +62,7 @@ def test_numbers_of_other_libraries_and_subclasses_become_pythons_own() -> None:
         (torch.ones(1, device="meta"), "tensor without numbers"),
         (torch.ones(2, 2).to_sparse(), "tensor without numbers"),
         (np.ones(2), "ndarray"),
+        (np.longdouble(1), "longdouble"),
     ],
 )
 def test_what_cannot_be_looked_into_is_opaque(value: Any, name: str) -> None:

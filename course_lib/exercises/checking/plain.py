@@ -63,8 +63,6 @@ def plain(value: Any, depth: int = 0) -> Plain:
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
         if issubclass(kind, scalar):
             return copy(value)
-    if issubclass(kind, np.generic):
-        return plain(np.generic.item(value), depth)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _array(value)
     if issubclass(kind, torch.Tensor) and _is_of_torch(kind):
