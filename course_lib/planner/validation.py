@@ -27,7 +27,7 @@ CONTEXT_BYTES = 1.5e9
 _SLOWER = replace(HARDWARE["a100-infiniband"], network=Link(**LINKS["network"], bandwidth=50e9))
 MACHINES = HARDWARE | {
     "a100, 4 x 100 Gb RoCE": _SLOWER, "a100, 4 x 100 Gb Omni-Path": _SLOWER,
-    "h200 nodes": replace(HARDWARE["h200"], network=HARDWARE["h100-infiniband"].network),
+    "h200 nodes": HARDWARE["h200-infiniband"],
     "h200, 4 a node": replace(HARDWARE["h200"], devices=4, network=Link(**LINKS["network"], bandwidth=200e9)),
     "h100 96 GB": replace(HARDWARE["h100-infiniband"], memory_bytes=102 * 10**9),
 }  # fmt: skip

@@ -105,10 +105,12 @@ def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignor
     given = "llama3-70b --gpus 64 --sequence 16384"
     assert "More GPUs do not help. Try --checkpointing full, or --fit." in course(given)
     assert "do not help. Try --fit without --stage." in course("llama-405b --gpus 8 --stage 0 --checkpointing full")
-    h200 = "llama3-70b --gpu h200 --checkpointing full"
-    assert "It needs 16 GPUs, and this hardware has 8. Try --fit." in course(h200)
-    assert "the best that fits" in course(f"{h200} --fit")
-    assert "It needs 24 GPUs or more." in course(h200.replace("h200", "h100"))
+    card = "llama3-8b --gpu rtx-5090 --checkpointing full"
+    assert "It needs 8 GPUs, and this hardware has 4. Try --fit." in course(card)
+    assert "the best that fits" in course(f"{card} --fit")
+    for gpu, fewest in (("h100", 24), ("h200", 16)):
+        assert f"It needs {fewest} GPUs or more." in course(f"llama3-70b --gpu {gpu} --checkpointing full")
+    assert "nodes of 8x H200 over InfiniBand" in course("llama3-70b --gpu h200 --gpus 16")
 
 
 @pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "--params 7e9", "--params 7b"])
