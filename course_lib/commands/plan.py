@@ -89,7 +89,7 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         except (OSError, ValueError, RecursionError) as error:
             raise CourseError(f"--config {name}: {error}. Name a model's config.json.") from error
         return {"model": planner.Transformer.from_config(config)}, ["--config", str(name)]
-    if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])", name, re.IGNORECASE):
+    if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])|\d{5,}", name, re.IGNORECASE):
         return {"params": number("--params", name)}, ["--params", name]
     plain = {_plain(text): key for key, model in MODELS.items() for text in (key, model.name)}
     shape = re.sub(r"^meta|(hf|instruct|chat|base|v0\.?\d)*$", "", _plain(name))  # other weights of the same shape
@@ -160,7 +160,7 @@ def _most(planned: Plan, gpu: str) -> Iterator[str]:
         fits = f"The largest micro-batch that fits has {planner.count(batch, 'sequence')}."
         yield fits if batch else "Not even one sequence fits."
         if longest:
-            limit = ", the most that the model was made for" if longest >= planned.model.transformer.context else ""
+            limit = ", the most that the model was made for" if longest == planned.model.transformer.context else ""
             yield f"The longest sequence that fits has {longest} tokens{limit}."
     ranks = planner.fewest_ranks(planned, machine)
     if 0 < ranks <= most:

@@ -94,6 +94,8 @@ def header(plan: Plan) -> Iterator[str]:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
         yield f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM refuses this."
+    if known and settings.sequence > known.context:
+        yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
     elif known is None:

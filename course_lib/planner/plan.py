@@ -205,9 +205,9 @@ def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None
         known("setting", name, (field.name for field in fields(Settings)))
     planned = Plan(model=described, settings=Settings(**given))
     transformer, sequence = described.transformer, planned.settings.sequence
-    if transformer and sequence > transformer.context:
+    if transformer and transformer.positions and sequence > transformer.context:
         raise PlanError(
-            f"sequence={sequence} with {transformer.name}: it was made for at most {transformer.context} tokens. "
+            f"sequence={sequence} with {transformer.name}: it has learned positions for {transformer.context} tokens. "
             "Choose a shorter sequence."
         )
     trained(planned.piece, planned.settings)  # raises if the model cannot be cut or adapted in this way

@@ -28,9 +28,13 @@ def largest_batch(plan: Plan, machine: str | Hardware) -> int:
 
 
 def longest_sequence(plan: Plan, machine: str | Hardware) -> int:
-    """Return the most tokens that fit, which ranks can share, at most as many as the model was made for; 0 if none."""
-    context = plan.model.transformer.context if plan.model.transformer else 0
-    return _most_that_fits(plan, machine, "sequence", plan.settings.context_parallel * plan.settings.between, context)
+    """Return the most tokens that fit, which ranks can share; 0 if none.
+
+    At most as many as the model was made for, unless the plan has more.
+    """
+    known, settings = plan.model.transformer, plan.settings
+    most = 2**30 if known and settings.sequence > known.context else known.context if known else 0
+    return _most_that_fits(plan, machine, "sequence", settings.context_parallel * settings.between, most)
 
 
 def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, most: int) -> int:

@@ -113,7 +113,7 @@ def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignor
     assert "nodes of 8x H200 over InfiniBand" in course("llama3-70b --gpu h200 --gpus 16")
 
 
-@pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "--params 7e9", "--params 7b"])
+@pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "7000000000", "--params 7e9", "--params 7b"])
 def test_a_number_of_parameters_is_planned_too(course, given: str) -> None:  # type: ignore[no-untyped-def]
     text = course(f"{given} --gpus 4")
 

@@ -115,9 +115,10 @@ def test_an_unknown_model_has_a_suggestion() -> None:
         plan(model={"layers": 3})  # type: ignore[arg-type]
 
 
-def test_a_sequence_longer_than_the_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="sequence=2048 with GPT-2: it was made for at most 1024 tokens"):
+def test_a_sequence_longer_than_learned_positions_is_refused() -> None:
+    with pytest.raises(ValueError, match="sequence=2048 with GPT-2: it has learned positions for 1024 tokens"):
         plan(model="gpt2", sequence=2048)
+    assert "was made for 131072 tokens. It needs training" in repr(plan(model="llama3-8b", sequence=2**18))
 
 
 def test_unknown_hardware_is_refused() -> None:
