@@ -118,9 +118,9 @@ def _named(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def whole(text: str) -> int:
-    """Return the number, or refuse the text."""
+    """Return the number of ranks or of jobs, or refuse the text."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of ranks: name a whole number from 1, such as 4")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1, such as 4")
     return int(text)
 
 

@@ -115,7 +115,10 @@ def _same(name: str, typed: str) -> bool:
 def _nodes(gpu: str, ranks: float) -> str:
     """Return the name of the hardware, or of several such nodes if one has too few devices."""
     gpu = next((name for name in HARDWARE if _same(name, _plain(gpu))), gpu)
-    one = planner.hardware(gpu)
+    if gpu not in HARDWARE:
+        raise CourseError(f"--gpu {gpu}: there is no such hardware. Choose one of {', '.join(HARDWARE)}. For a different "
+                          "one, see docs/how-to/plan.md.")  # fmt: skip
+    one = HARDWARE[gpu]
     many = (name for name, far in HARDWARE.items() if far.network and name.startswith(f"{gpu}-")
             and far.memory_bytes == one.memory_bytes)  # fmt: skip
     return gpu if one.network or ranks <= one.devices else next(many, gpu)

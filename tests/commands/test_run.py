@@ -222,7 +222,7 @@ def test_a_bad_number_of_ranks_is_refused(capsys: pytest.CaptureFixture[str], ra
     with pytest.raises(SystemExit) as end:
         course_run("--ranks", ranks, "program.py")
     assert end.value.code == 2
-    assert f"argument --ranks: {ranks} is no number of ranks" in capsys.readouterr().err
+    assert f"argument --ranks: {ranks} is not a whole number from 1" in capsys.readouterr().err
 
 
 def test_only_the_program_is_required(capsys: pytest.CaptureFixture[str]) -> None:
