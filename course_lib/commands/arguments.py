@@ -20,7 +20,10 @@ ALSO = {"batch": ["--batch-size", "--micro-batch-size", "--per-device-train-batc
 INSTEAD = {"--gradient-checkpointing": "--checkpointing full", "--bf16": "--precision mixed, or bf16 without masters",
            "--qlora": "--lora-rank 16 --frozen nf4", "--dtype": "--precision mixed, or bf16 without masters",
            "--cpu-offload": "--offload optimizer, or optimizer,parameters", "--fsdp": "--stage 3",
-           "--nodes": "--gpus, the GPUs of all nodes"}  # fmt: skip
+           "--nodes": "--gpus, the GPUs of all nodes", "--use-liger-kernel": "--loss chunked",
+           "--tensor-model-parallel-size": "--tp", "--pipeline-model-parallel-size": "--pp",
+           "--context-parallel-size": "--cp", "--expert-model-parallel-size": "--ep",
+           "--global-batch-size": "--global-batch"}  # fmt: skip
 """What `course plan` has instead of options of other programs."""
 
 QUESTIONS = """\

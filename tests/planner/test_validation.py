@@ -161,7 +161,7 @@ def test_the_context_that_torch_does_not_count_is_taken_off() -> None:
 def test_rows_that_settings_cannot_describe_say_why() -> None:
     reasons = {run.model: run.reason for run in validate().runs if not run.given and run.source.startswith("torch")}
 
-    assert reasons == {"llama3-70b": "a loss that computes the logits in pieces is not planned"}
+    assert reasons == {"llama3-70b": "the host of its offload is not described"}
 
 
 @pytest.mark.slow

@@ -135,10 +135,10 @@ def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     return {
         "dropout mask of the embedding": h * _MASK if model.dropout else 0,
         "input of the last norm": h * settings.stream, "input of the head": h * settings.policy.activation,
-        "logits in fp32": 4 * model.vocab / settings.logit_cut,
+        "logits in fp32": min(4, LOSSES[settings.loss]) * model.vocab / settings.logit_cut,
     }  # fmt: skip
 
 
 def loss_gradients(model: Transformer, settings: Settings) -> float:
     """Return the bytes of the loss beside the fp32 logits, as backward starts: see `LOSSES`. Not in the paper."""
-    return (LOSSES[settings.loss] - 4) * model.vocab / settings.logit_cut
+    return max(0, LOSSES[settings.loss] - 4) * model.vocab / settings.logit_cut

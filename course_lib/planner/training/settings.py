@@ -7,13 +7,14 @@ from .optimizers import OPTIMIZERS, Optimizer
 from .precision import FROZEN, PRECISIONS, Precision
 from .rules import check
 
-LOSSES = {"torch": 12, "kept": 16, "half": 8, "fused": 4, "parallel": 10, "dtensor": 24}
+LOSSES = {"torch": 12, "kept": 16, "half": 8, "fused": 4, "parallel": 10, "dtensor": 24, "chunked": 0}
 """Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits.
 
 torch: fp32 log-probabilities and two gradients. kept: the training loop also keeps the fp32 logits.
 half: `cross_entropy` of 16-bit logits, without autocast: they, log-probabilities and two gradients, all in 16 bits.
 fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's, in place, on logits that stay cut over
-tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
+tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors. chunked: the head and the loss for
+a few tokens at a time, as in TRL and Liger; what these tokens need is not planned.
 """
 CHOICES: dict[str, Iterable[str]] = {
     "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": ("none", "selective", "operators", "full"),
@@ -50,7 +51,7 @@ class Settings:
             or all of a layer except its input ("full").
         attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not;
             "flash_copies" keeps copies of queries, keys and values from before their rotation too, as nanotron does.
-        loss: one of `LOSSES`: how the logits and their gradients are held.
+        loss: one of `LOSSES`: how the logits and their gradients are held; "chunked" for a few tokens at a time.
         whole_logits: whether tensor-parallel ranks gather the logits before the loss, as plain code does.
         fp8: what is in 8 bits: nothing ("none"), the products of the layers' matrices ("matrices"), or what stage 3
             gathers for them too ("gathers"). Activations are kept in 16 bits.
