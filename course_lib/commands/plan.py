@@ -116,8 +116,8 @@ def _nodes(gpu: str, ranks: float) -> str:
     """Return the name of the hardware, or of several such nodes if one has too few devices."""
     gpu = next((name for name in HARDWARE if _same(name, _plain(gpu))), gpu)
     if gpu not in HARDWARE:
-        raise CourseError(f"--gpu {gpu}: there is no such hardware. Choose one of {', '.join(HARDWARE)}. For a different "
-                          "one, see docs/how-to/plan.md.")  # fmt: skip
+        raise CourseError(f"--gpu {gpu}: there is no such hardware. Choose one of {', '.join(HARDWARE)}. For a "
+                          "different one, see docs/how-to/plan.md.")  # fmt: skip
     one = HARDWARE[gpu]
     many = (name for name, far in HARDWARE.items() if far.network and name.startswith(f"{gpu}-")
             and far.memory_bytes == one.memory_bytes)  # fmt: skip
@@ -133,7 +133,8 @@ def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: 
         most = {"most_ranks": settings.pop("world_size")} if "world_size" in settings else {}
         tokens, days = number("--tokens", options.tokens), number("--days", options.days or "30")
         budget = planner.cheapest(model, machine, tokens=tokens, days=days, **most, **settings)
-        return budget.plan, str(budget)
+        more = "Published trainings took 1.0 to 2.5 times as many GPU-hours: see docs/limits.md."
+        return budget.plan, f"{budget}.\n{more}"
     batch: Any = {"global_batch": number("--global-batch", options.global_batch)} if options.global_batch else {}
     choice = planner.choose(model, machine, **batch, **settings)
     best, lines = choice.best, str(choice).splitlines()
