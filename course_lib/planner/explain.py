@@ -97,7 +97,8 @@ def header(plan: Plan) -> Iterator[str]:
     if known and settings.sequence > known.context:
         yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."
     if not model.units:
-        yield "Only the number of parameters is known: buffers and activations are left out."
+        left = "buffers and activations are left out, and seconds are those of a model without experts"
+        yield f"Only the number of parameters is known: {left}."
     elif known is None:
         yield "Only the shapes are known: activations are left out."
 

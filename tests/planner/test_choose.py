@@ -343,7 +343,7 @@ def test_a_reason_names_the_width_of_its_own_bytes() -> None:
 def test_an_explanation_without_hardware_has_no_seconds() -> None:
     text = plan(params=7.5e9, world_size=64, stage=2).explain()
 
-    assert "Only the number of parameters is known: buffers and activations are left out." in text
+    assert "Only the number of parameters is known: buffers and activations are left out, and seconds are" in text
     assert "Most at once on the device: 16.6 GB, end of backward; 16.4 GB between steps." in text
     assert "A step of" not in text
 
