@@ -85,7 +85,7 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         raise CourseError("name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json.")
     if options.config:
         try:
-            config = json.loads(name.read_text("utf-8"))
+            config = json.loads(name.read_text("utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             raise CourseError(f"--config {name}: {error}. Name a model's config.json.") from error
         return {"model": planner.Transformer.from_config(config)}, ["--config", str(name)]
