@@ -76,7 +76,7 @@ exercise = Exercise("context.ring_attention", title="Keys and values on a ring",
     Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
     of this rank's queries to the keys of all ranks. Pass the blocks around the ring, world size − 1 times.
     `attend(query, block)` returns the attention to one block, and its total; put the results together with your
-    `merge`. A block is on its way to the right neighbour while this rank computes with it.
+    `merge`. A block is on its way to a neighbour while this rank computes with it.
     """, hints="""
     Which two things can happen at the same time with the same block? Which of the two has to be started first?
 
