@@ -121,8 +121,8 @@ def run_schedule(
 
 
 exercise.edit("sum-of-the-losses", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])"}, """
-    You add up the losses of the micro-batches, and their gradients with them. Both are too large, by a factor of the
-    number of micro-batches. Next: make each loss its part of the mean before its backward.
+    You take each micro-batch's loss whole, so gradients add up to those of the sum of the losses, not of their mean.
+    Next: make each loss its part of the mean before its backward.
     """)
 
 exercise.edit("mean-of-the-value-only", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
