@@ -134,3 +134,12 @@ def test_nothing_is_said_of_values_that_are_too_large_to_be_kept() -> None:
     (finding,) = attention.check(wrong).findings
     assert "brings" not in finding.observed
     assert finding.action.startswith("Your calls match the reference's in kind, size and order")
+
+
+@pytest.mark.slow
+def test_nothing_is_said_of_the_size_of_a_pickle_in_which_names_are_free() -> None:
+    train = get("cluster.repair_train")
+    edits = {"optimizer.zero_grad()": "pass", '{"model": get_model_state_dict(model)}': "get_model_state_dict(model)"}
+
+    (finding,) = train.check(train._compiled(train._edited("", edits), "unnamed")).findings
+    assert "losses" in finding.observed and "brings" not in finding.observed

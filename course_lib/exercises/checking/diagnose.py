@@ -61,8 +61,8 @@ def contradicted(mistake: Mistake, solution: Solution) -> bool:
 def _first_of_many(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
     """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
 
-    The parts before it are right, and those after it have other causes as well. In one case the numbers may agree by
-    chance, so they have to in most cases in which this part is wrong.
+    It is right where the solution is; later parts may be wrong for other causes as well. In one case the numbers may
+    agree by chance, so they have to in most cases in which this part is wrong.
     """
     trial = runs.trial(cases[0])
     part = next(iter(_wrong_parts(trial)), None)
@@ -84,8 +84,9 @@ def _alike_in(part: Any, trial: Trial, mistake: Mistake, runs: Runs) -> bool:
     made, tolerance = runs.recall(mistake.solution, trial.case), runs.exercise.tolerance
     if made.error is not None:
         return False
-    sides = zip(trial.yours.values, made.values, strict=True)
-    return all(isinstance(b, dict) and same(a[part], b.get(part), tolerance) for a, b in sides)
+    sides = list(zip(trial.yours.values, made.values, strict=True))
+    parts = [part, *(trial.expected.values[0].keys() - _wrong_parts(trial))]
+    return all(isinstance(b, dict) and all(same(a[one], b.get(one), tolerance) for one in parts) for a, b in sides)
 
 
 def _nothing(value: Plain) -> bool:

@@ -34,7 +34,7 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         line, reference = _line(call, solution), next(iter(expected[rank][place:]), None)
         if reference is None or _form(call) != _form(reference):
             return finding
-        if not (_kept(call) and _kept(reference)):
+        if not (_kept(call) and _kept(reference)) or call.inside in ("save", "load"):  # pickles: names differ freely
             known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
         elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
             if call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):

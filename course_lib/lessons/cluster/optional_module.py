@@ -94,6 +94,9 @@ exercise.edit("some-ranks-alone", {CALL: "", ADD: 'x = x + model["expert"](x) if
 exercise.edit("everyone-uses-it", {"(extra if use else 0 * extra)": "extra"}, """
     Every rank adds the expert's output, even where `use` is false. Next: multiply the output by 0 on those ranks.""")
 
+exercise.edit("never-used", {CALL: "", ADD: "pass"}, """
+    No rank uses the expert. Next: call it on every rank, and add its output where `use` is true.""")
+
 exercise.edit("in-forward-alone", {"extra if use else 0 * extra": "extra if use else 0"}, """
     Every rank gathers the expert, but where `use` is false its output is not in the graph. So backward does not come to
     the unit there, and the other ranks wait in its reduce-scatter.

@@ -57,6 +57,11 @@ exercise.edit("one-too-few", {"<= capacity": "< capacity"}, """
     The running count includes the token itself, so it is 1 for the first. Next: take tokens up to and with `capacity`.
     """)
 
+exercise.edit("one-too-many", {"<= capacity": "<= capacity + 1"}, """
+    Each full expert takes one token too many. Next: take a token if fewer than `capacity` tokens before it chose the
+    same expert.
+    """)
+
 exercise.edit("all-together", {"counts.gather(1, choice[:, None])[:, 0]": "torch.arange(1, len(choice) + 1)"}, """
     You count all tokens, whichever expert they chose. Each expert has a capacity of its own. Next: count for each token
     the earlier tokens of the same expert.

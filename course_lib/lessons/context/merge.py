@@ -9,14 +9,15 @@ from ...exercises import Case, Exercise, normal
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw totals that differ little; then totals whose exp overflows, and queries that have seen nothing yet."""
+    """Draw totals that differ little; then some whose exp overflows, and queries that have seen nothing yet."""
     tokens, size, seed = rng.randint(3, 5), rng.randint(2, 4), rng.getrandbits(31)
 
     def args(rank: int) -> tuple[Tensor, ...]:
         output, seen = normal(2, tokens, size, seed=seed)
         total, seen_total = normal(2, tokens, 1, seed=seed + 1)
         if number in (1, 3):
-            total, seen_total = total + 200, seen_total + 200
+            large = torch.tensor([0.0] + [200.0] * (tokens - 1))[:, None]  # one maximum does not serve all queries
+            total, seen_total = total + large, seen_total + large
         if number in (2, 3):
             output[:2], total[:2] = 0, -torch.inf
         return output, total, seen, seen_total

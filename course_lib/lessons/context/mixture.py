@@ -123,6 +123,11 @@ exercise.edit("not-sorted", {"tokens[order]": "tokens"}, """
     whatever they chose. Next: sort the tokens by their choice before you send.
     """)
 
+exercise.edit("never-sorted", {"tokens[order]": "tokens", PUT_BACK: "back"}, """
+    You count how many tokens go to each rank, but send them in their own order: the first `sent[0]` rows go to rank 0,
+    whatever they chose. Next: sort the tokens by their choice before you send, and put the results back afterwards.
+    """)
+
 exercise.edit("counts-not-exchanged", {"dist.all_to_all_single(received, sent)": "received.copy_(sent)"}, """
     You expect from each rank as many tokens as you send there. Each router decides for itself. Next: exchange the
     counts first, with an all-to-all of one number for each rank.

@@ -54,6 +54,16 @@ def waits_after_computing(trial: Trial) -> Iterator[Finding]:
         )
 
 
+def to_one_neighbour(trial: Trial) -> Iterator[Finding]:
+    """Require a ring, whichever way around: a rank sends to one other rank only."""
+    far = [rank for rank, calls in enumerate(trial.yours.calls) if len({c.root for c in calls if c.op == "send"}) > 1]
+    if far:
+        yield Finding(
+            observed=f"{trial.who(far)} sent to more than one rank. On a ring, a rank sends to one neighbour only.",
+            action="Pass on the block that has just arrived, always to the same neighbour.",
+        )
+
+
 def _waits_first(calls: Sequence[Call]) -> bool:
     waits = [call.waited_from for call in calls if call.op == "recv"]
     computes = [call.issued for call in calls if call.op == "all_reduce"]
@@ -72,11 +82,13 @@ def _listed(counts: Sequence[int]) -> str:
 
 exercise = Exercise("context.ring_attention", title="Keys and values on a ring", draw=draw, case_count=4,
     tolerance=1e-5, asynchronous=True, inputs_matter=False,
-    rules=[travels_while_it_computes, waits_after_computing, sends_no_more("N − 1 sends of a block")], task="""
+    rules=[
+        travels_while_it_computes, waits_after_computing, to_one_neighbour, sends_no_more("N − 1 sends of a block"),
+    ], task="""
     Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
     of this rank's queries to the keys of all ranks. Pass the blocks around the ring, world size − 1 times.
     `attend(query, block)` returns the attention to one block, and its total; put the results together with your
-    `merge`. A block is on its way to the right neighbour while this rank computes with it.
+    `merge`. A block is on its way to a neighbour while this rank computes with it.
     """, hints="""
     Which two things can happen at the same time with the same block? Which of the two has to be started first?
 
@@ -177,6 +189,13 @@ exercise.edit("own-block-passed-on", {"dist.isend(block,": "dist.isend(mine,", "
     "mine = block\noutput, total = torch.zeros_like"}, """
     You send your own block in every round, so each rank only ever gets its left neighbour's. Next: pass on the block
     that has just arrived.
+    """)
+
+exercise.edit("sent-directly", {"dist.isend(block, (rank + 1)": "dist.isend(mine, (rank + step + 1)",
+    "(rank - 1)": "(rank - step - 1)", "output, total = torch.zeros_like":
+    "mine = block\noutput, total = torch.zeros_like"}, """
+    The result is right. But each rank sends its own block to every rank, so blocks cross the whole network. Next: pass
+    on the block that has just arrived, always to the same neighbour.
     """)
 
 exercise.edit("total-not-kept", {"output, total = merge(": "seen = merge(", "*attend(query, block))\n":

@@ -16,7 +16,7 @@ def draw(rng: random.Random, number: int) -> Case:
 def of_every_rank(solution, world_size, blocks):
     """Return each rank's numbers, whether a range, a list or an array was returned: parts must not overlap."""
     parts = {f"rank {rank}": solution(rank, world_size, blocks) for rank in range(world_size)}
-    return {rank: None if numbers is None else list(numbers) for rank, numbers in parts.items()}
+    return {"blocks": {rank: None if numbers is None else list(numbers) for rank, numbers in parts.items()}}
 
 
 exercise = Exercise("pipeline.blocks_of", title="Cut the model by depth", draw=draw, trial=of_every_rank, task="""

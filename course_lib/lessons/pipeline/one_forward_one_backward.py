@@ -13,7 +13,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def of_every_rank(solution: Solution, world_size: int, micro_batches: int) -> dict[str, Any]:
-    return {f"rank {rank}": solution(rank, world_size, micro_batches) for rank in range(world_size)}
+    return {"schedules": {f"rank {rank}": solution(rank, world_size, micro_batches) for rank in range(world_size)}}
 
 
 exercise = Exercise("pipeline.one_forward_one_backward", title="One forward, one backward", draw=draw,
@@ -70,6 +70,11 @@ exercise.edit("too-few-micro-batches", {"min(world_size - rank - 1, micro_batche
 exercise.edit("counts-from-the-front", {"world_size - rank - 1": "rank"}, """
     Your rank goes `rank` forward at the start, so that the last rank goes furthest ahead. It is the first rank that has
     to wait longest for a gradient. Next: count the ranks that follow this one.
+    """)
+
+exercise.edit("never-ahead", {"min(world_size - rank - 1, micro_batches)": "0"}, """
+    Each of your ranks goes back directly after each forward. Only on the last rank is there a gradient by then. Next:
+    count the ranks that follow this one, and go as far ahead at the start.
     """)
 
 exercise.edit("same-on-every-rank", {"world_size - rank - 1": "world_size - 1"}, """

@@ -121,8 +121,8 @@ def run_schedule(
 
 
 exercise.edit("sum-of-the-losses", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])"}, """
-    You add up the losses of the micro-batches, and their gradients with them. Both are too large, by a factor of the
-    number of micro-batches. Next: make each loss its part of the mean before its backward.
+    You take each micro-batch's loss whole, so gradients add up to those of the sum of the losses, not of their mean.
+    Next: make each loss its part of the mean before its backward.
     """)
 
 exercise.edit("mean-of-the-value-only", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
@@ -131,12 +131,16 @@ exercise.edit("mean-of-the-value-only", {"F.mse_loss(y, targets[n]) / len(xs)": 
     Next: divide each loss before its backward.
     """)
 
+exercise.edit("sum-returned", {"losses.append(y.detach())": "losses.append(y.detach() * len(xs))"}, """
+    You return the sum of the losses, where their mean is asked for. Next: divide it by the number of micro-batches.
+    """)
+
 exercise.edit("sends-that-wait", {
     "sends.append(dist.isend(y.detach(), dst=rank + 1))": "dist.send(y.detach(), dst=rank + 1)",
     "sends.append(dist.isend(x.grad, dst=rank - 1))": "dist.send(x.grad, dst=rank - 1)",
     }, """
-    Two neighbours send to each other at the same time, one an activation and one a gradient, and `dist.send` waits
-    until the message is received: a deadlock. Next: use `dist.isend`, and wait for all sends at the end.
+    Two neighbours send to each other at the same time, one an activation and one a gradient, and each waits at once
+    until its message is received: a deadlock. Next: use `dist.isend`, and wait for all sends only at the end.
     """)
 
 exercise.edit("no-wait", {"for work in sends:\nwork.wait()\n": ""}, """
