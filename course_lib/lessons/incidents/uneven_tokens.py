@@ -105,12 +105,12 @@ exercise.edit("a-barrier-first", {AGREE: "dist.barrier()\n", "int(most)": "len(t
 
 exercise.edit("leaves-small-batches-out", {AGREE: "if len(tokens) < len(batches[0]):\n    continue\n",
     "int(most)": "len(tokens)"}, """
-    A rank with a small batch leaves it out, and makes no call. The others wait for it in the all-to-all, and its tokens
-    are lost. Next: let every rank make every call.
+    A rank with a small batch leaves it out, so its tokens are lost. It makes no call, and a rank with a full batch
+    waits for it in the all-to-all. Next: let every rank make every call.
     """)
 
 exercise.edit("as-in-the-first-batch", {AGREE: "", "int(most)": "len(batches[0])"}, """
-    You compute the capacity from the first batch, which is full on all ranks. So the sizes agree. But if no rank has a
+    You compute the capacity of every batch from a full one, such as the first. So the sizes agree. But if no rank has a
     full batch, the experts take more tokens than `capacity` allows. Next: ask all ranks, in each batch.
     """)
 
@@ -142,7 +142,7 @@ exercise.edit("each-its-own-capacity", {AGREE: "", "int(most)": "len(tokens)",
     "dist.all_to_all_single(arrived, rows, capacities.tolist(), mine)\n",
     "dist.all_to_all_single(back, expert(arrived))": "back = back.flatten(0, 1)\n"
     "dist.all_to_all_single(back, expert(arrived), mine, capacities.tolist())\n"
-    "back = back.view(world_size, capacity, -1)"}, """
+    "back = back.view(world_size, capacity, tokens.shape[1])"}, """
     You exchange the capacities, and the ranks no longer wait. But a rank with few tokens still has a smaller capacity
     than the others, and drops tokens that there is room for. Next: use one capacity on all ranks.
     """)
