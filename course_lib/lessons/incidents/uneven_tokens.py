@@ -99,8 +99,8 @@ EMPTY = "arrived, back = torch.empty_like(rows), torch.empty_like(rows)\n"
 exercise.start_edit({AGREE: "", "int(most)": "len(tokens)"})
 
 exercise.edit("a-barrier-first", {AGREE: "dist.barrier()\n", "int(most)": "len(tokens)"}, """
-    The ranks meet in your barrier, and then prepare rows of different sizes, as before. Next: let them agree on the
-    capacity.
+    The ranks still prepare rows of different sizes. A barrier does not change that, nor does a number that they
+    exchange and do not use. Next: let them agree on the capacity.
     """)
 
 exercise.edit("leaves-small-batches-out", {AGREE: "if len(tokens) < len(batches[0]):\n    continue\n",
@@ -143,8 +143,8 @@ exercise.edit("each-its-own-capacity", {AGREE: "", "int(most)": "len(tokens)",
     "dist.all_to_all_single(back, expert(arrived))": "back = back.flatten(0, 1)\n"
     "dist.all_to_all_single(back, expert(arrived), mine, capacities.tolist())\n"
     "back = back.view(world_size, capacity, tokens.shape[1])"}, """
-    You exchange the capacities, and the ranks no longer wait. But a rank with few tokens still has a smaller capacity
-    than the others, and drops tokens that there is room for. Next: use one capacity on all ranks.
+    The ranks no longer wait, but each computes a capacity of its own. A rank with few tokens still has a smaller
+    capacity than the others, and drops tokens that there is room for. Next: use one capacity on all ranks.
     """)
 
 

@@ -157,8 +157,8 @@ exercise.edit("head-is-frozen", {TIE: "model.head.weight.requires_grad_(False)\n
     head never saw. Next: make them one parameter.""")
 
 exercise.edit("ties-after-the-optimizer", {TIE: "", OPTIMIZER: OPTIMIZER + TIE}, """
-    The optimizer and the engine were made for two parameters. The engine then waits for a gradient of the head's old
-    weight, which the model does not use any more. Next: tie before both are made.""")
+    The engine was made for two parameters. It waits for a gradient of the head's old weight, which the model does not
+    use any more. Next: tie before the engine and the optimizer are made.""")
 
 exercise.edit("one-memory-two-parameters", {TIE: "", LOAD: "model.load_state_dict(checkpoint, assign=True)\n"}, """
     Embedding and head share their memory now, but they are still two parameters: each has part of the gradient and

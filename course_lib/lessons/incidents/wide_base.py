@@ -134,8 +134,8 @@ exercise.edit("adapters-in-bf16", {POLICY: "model.bfloat16()\n" + POLICY}, """
     away. Next: keep in fp32 what the optimizer changes.""")
 
 exercise.edit("trains-the-base", {POLICY: "model.requires_grad_(True)\n" + POLICY}, """
-    You train the base as well, which is in bf16, while the adapters are in fp32. FSDP2 reduces the gradients of a unit
-    together, so all that is trained in it has to have one dtype. Next: leave `requires_grad` as it is.""")
+    In one unit you train numbers in bf16 and in fp32, such as the base and the adapters. FSDP2 reduces the gradients of
+    a unit together, so all that is trained in it has to have one dtype. Next: train the adapters only, in fp32.""")
 
 exercise.edit("base-collects-gradients", {POLICY: "model.float().requires_grad_(True)\n" + POLICY,
     "(param for param in model.parameters() if param.requires_grad)":
