@@ -144,7 +144,7 @@ exercise.edit("the-mean-of-both", {TIE: "", EXPORT: EXPORT
 exercise.edit("adds-up-both-gradients", {TIE: "", "optimizer.step()\n":
     "both = model.head.weight.grad + model.embedding.weight.grad\n"
     "model.head.weight.grad, model.embedding.weight.grad = both, both.clone()\noptimizer.step()\n"}, """
-    You give both weights the sum of their gradients. The numbers are right, with two weights, two gradients and twice
+    Both weights move by the sum of their gradients. The numbers are right, with two weights, two gradients and twice
     the optimizer state, as long as nobody adds a line that changes only one. Next: make them one parameter.""")
 
 exercise.edit("copies-after-each-step", {TIE: "", "optimizer.step()\n":
