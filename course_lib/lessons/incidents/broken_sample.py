@@ -108,8 +108,8 @@ exercise.edit("still-alone", {AGREE: "worst = loss.detach()\ndist.barrier()\n"},
     its own loss. Next: find the largest loss of all ranks, and let all decide by it.
     """)
 
-exercise.edit("averages-the-parameters", {AGREE: "worst = loss.detach()\n", "continue\noptimizer.step()\n":
-    "optimizer.zero_grad()\noptimizer.step()\nfor param in model.parameters():\n    dist.all_reduce(param.data)\n"
+exercise.edit("averages-the-parameters", {AGREE: "worst = loss.detach()\n", "continue": "optimizer.zero_grad()",
+    "optimizer.step()\n": "optimizer.step()\nfor param in model.parameters():\n    dist.all_reduce(param.data)\n"
     "    param.data /= dist.get_world_size()\n"}, """
     You average the parameters of all ranks after each step. They agree again, and the mean contains the step of the
     ranks that made it with the broken sample. Next: let all ranks make the step, or none.

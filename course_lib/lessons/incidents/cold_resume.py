@@ -147,8 +147,8 @@ exercise.edit("step-without-gradients", PLAIN | {"losses = []\nfor x": "losses =
 
 exercise.edit("names-differ", {"states(), ":
     '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}, '}, """
-    The file has the optimizer's states by number, and the dict that you load into has them by name. DCP looks for
-    names that are not in the file. Next: save and load with the same functions.""")
+    Your dict has names of optimizer states that the file does not have. `optimizer.state_dict()` numbers the
+    parameters, and `get_optimizer_state_dict` names them. Next: save and load with the same functions.""")
 
 exercise.edit("gradients-left-over", {"if start:\nstate": "if start:\n    model(torch.ones(1, model.in_features))"
     ".sum().backward()\n    state"}, """

@@ -145,8 +145,8 @@ exercise.edit("divided-by-the-ranks", {OWN: OWN + "dist.all_reduce(squares)\n", 
     Next: let each gradient go into the sum once.
     """)
 
-exercise.edit("sum-of-norms", {OWN: OWN.replace(".square()", ""), SHARED: SHARED.replace(".square()", ""),
-    "squares.sqrt()": "squares"}, """
+exercise.edit("sum-of-norms", {OWN: OWN.replace(".square()", ""), "for param in shared]).square()":
+    "for param in shared])", "squares.sqrt()": "squares"}, """
     You add up norms. The norms 3 and 4 make 5, not 7. Next: add up squares, then take the root.
     """)
 

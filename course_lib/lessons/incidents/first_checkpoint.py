@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -128,8 +129,10 @@ exercise.edit("only-the-last", {"if step % 2 == 0": "if step == len(data)"}, """
     You save once, at the end. A job that crashes before loses everything. Next: save after every second step.
     """)
 
+BLOCK = f"if step % 2 == 0:\n{indent(TAKE, '    ')}\n    dist.barrier()"
+
 exercise.edit("before-the-step", {"optimizer.step()\noptimizer.zero_grad()\n": "",
-    "    dist.barrier()": "    dist.barrier()\noptimizer.step()\noptimizer.zero_grad()"}, """
+    BLOCK: f"{BLOCK}\noptimizer.step()\noptimizer.zero_grad()"}, """
     Your program saves the parameters from before the optimizer step. Next: make the step first.
     """)
 

@@ -112,7 +112,7 @@ exercise.edit("barrier-before-each-batch", {SEEN: "dist.barrier()\n",
 
 exercise.edit("without-backward", {SEEN: "", HIDDEN: "if images is None:\n    with torch.no_grad():\n        "
     "vision(torch.zeros_like(texts))\nhidden = texts if images is None else texts + vision(images)"}, """
-    Your vision tower runs forward, and backward never comes back to it. So it gathers, and the reduce-scatter of its
+    Your vision tower gathers for a batch without images, and no backward comes back to it. So the reduce-scatter of its
     backward is still missing on this rank. Next: use its output in the loss, with its graph and times zero.
     """)
 

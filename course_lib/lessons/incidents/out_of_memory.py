@@ -115,8 +115,8 @@ exercise.edit("half-the-batch", {ZEROS: "F.mse_loss(model(x[: len(x) // 2]), y[:
 exercise.edit("longer-time-limit", {ZEROS: "continue", "losses = []":
     "group = dist.new_group(timeout=LONG)\nlosses = []",
     "dist.all_reduce(param.grad)": "dist.all_reduce(param.grad, group=group)"}, """
-    You give the collectives a longer time limit. The rank that skipped a batch never makes the missing calls, however
-    long the others wait. Next: let that rank take part in the step, with gradients of zero.
+    The rank that skipped a batch never makes the missing calls, however long the others wait, and in whichever group.
+    Next: let that rank take part in the step, with gradients of zero.
     """)
 
 exercise.edit("no-last-barrier", {ZEROS: "continue", "dist.barrier()\n": ""}, """

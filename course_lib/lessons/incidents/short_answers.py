@@ -128,8 +128,8 @@ exercise.edit("divided-by-ranks-again", {GRADS: MEAN_GRADS}, """
     then by the number of ranks. Next: add up the gradients, without the second division.""")
 
 exercise.edit("right-loss-in-the-log-only", MEANS | {"total = torch.zeros(())\n": COUNT + COUNT_ALL
-    + "total = torch.zeros(())\n", "total += loss.detach()\n": 'total += F.cross_entropy(model(tokens), targets, '
-    'reduction="sum").detach() / count\n', TOTAL: TOTAL}, """
+    + "total = torch.zeros(())\n", "total += loss.detach()": 'total += F.cross_entropy(model(tokens), targets, '
+    'reduction="sum").detach() / count', TOTAL: TOTAL}, """
     The log shows the mean over all tokens, and the gradients are still those of the mean of means. The curve looks
     right where it starts, and the training is the old one.
     Next: call backward on the loss that you log.""")

@@ -104,7 +104,7 @@ def still_one_rank(texts: list[str], tokenize: Callable[[str], list[int]]) -> li
 
 @exercise.mistake
 def longer_time_limit(texts: list[str], tokenize: Callable[[str], list[int]]) -> list[list[int]]:
-    """You give the waiting ranks a longer limit. They wait longer, and do nothing. Next: divide the work."""
+    """Rank 0 still tokenizes all texts. A longer limit only lets the other ranks wait longer. Next: divide the work."""
     group = dist.new_group(timeout=timedelta(hours=4))
     box = [[tokenize(text) for text in texts] if dist.get_rank() == 0 else []]
     dist.broadcast_object_list(box, group=group)
@@ -113,7 +113,7 @@ def longer_time_limit(texts: list[str], tokenize: Callable[[str], list[int]]) ->
 
 @exercise.mistake
 def waits_in_a_barrier(texts: list[str], tokenize: Callable[[str], list[int]]) -> list[list[int]]:
-    """The ranks now wait in your barrier, for the same rank 0. Next: divide the work."""
+    """Rank 0 still tokenizes all texts, and a barrier or more calls do not change that. Next: divide the work."""
     box = [[tokenize(text) for text in texts] if dist.get_rank() == 0 else []]
     dist.barrier()
     dist.broadcast_object_list(box)

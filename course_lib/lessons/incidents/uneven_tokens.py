@@ -99,18 +99,18 @@ EMPTY = "arrived, back = torch.empty_like(rows), torch.empty_like(rows)\n"
 exercise.start_edit({AGREE: "", "int(most)": "len(tokens)"})
 
 exercise.edit("a-barrier-first", {AGREE: "dist.barrier()\n", "int(most)": "len(tokens)"}, """
-    The ranks meet in your barrier, and then prepare rows of different sizes, as before. Next: let them agree on the
-    capacity.
+    The ranks still prepare rows of different sizes. A barrier does not change that, nor does a number that they
+    exchange and do not use. Next: let them agree on the capacity.
     """)
 
 exercise.edit("leaves-small-batches-out", {AGREE: "if len(tokens) < len(batches[0]):\n    continue\n",
     "int(most)": "len(tokens)"}, """
-    A rank with a small batch leaves it out, and makes no call. The others wait for it in the all-to-all, and its tokens
-    are lost. Next: let every rank make every call.
+    A rank with a small batch leaves it out, so its tokens are lost. It makes no call, and a rank with a full batch
+    waits for it in the all-to-all. Next: let every rank make every call.
     """)
 
 exercise.edit("as-in-the-first-batch", {AGREE: "", "int(most)": "len(batches[0])"}, """
-    You compute the capacity from the first batch, which is full on all ranks. So the sizes agree. But if no rank has a
+    You compute the capacity of every batch from a full one, such as the first. So the sizes agree. But if no rank has a
     full batch, the experts take more tokens than `capacity` allows. Next: ask all ranks, in each batch.
     """)
 
@@ -142,9 +142,9 @@ exercise.edit("each-its-own-capacity", {AGREE: "", "int(most)": "len(tokens)",
     "dist.all_to_all_single(arrived, rows, capacities.tolist(), mine)\n",
     "dist.all_to_all_single(back, expert(arrived))": "back = back.flatten(0, 1)\n"
     "dist.all_to_all_single(back, expert(arrived), mine, capacities.tolist())\n"
-    "back = back.view(world_size, capacity, -1)"}, """
-    You exchange the capacities, and the ranks no longer wait. But a rank with few tokens still has a smaller capacity
-    than the others, and drops tokens that there is room for. Next: use one capacity on all ranks.
+    "back = back.view(world_size, capacity, tokens.shape[1])"}, """
+    The ranks no longer wait, but each computes a capacity of its own. A rank with few tokens still has a smaller
+    capacity than the others, and drops tokens that there is room for. Next: use one capacity on all ranks.
     """)
 
 

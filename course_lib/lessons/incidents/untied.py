@@ -144,7 +144,7 @@ exercise.edit("the-mean-of-both", {TIE: "", EXPORT: EXPORT
 exercise.edit("adds-up-both-gradients", {TIE: "", "optimizer.step()\n":
     "both = model.head.weight.grad + model.embedding.weight.grad\n"
     "model.head.weight.grad, model.embedding.weight.grad = both, both.clone()\noptimizer.step()\n"}, """
-    You give both weights the sum of their gradients. The numbers are right, with two weights, two gradients and twice
+    Both weights move by the sum of their gradients. The numbers are right, with two weights, two gradients and twice
     the optimizer state, as long as nobody adds a line that changes only one. Next: make them one parameter.""")
 
 exercise.edit("copies-after-each-step", {TIE: "", "optimizer.step()\n":
@@ -157,8 +157,8 @@ exercise.edit("head-is-frozen", {TIE: "model.head.weight.requires_grad_(False)\n
     head never saw. Next: make them one parameter.""")
 
 exercise.edit("ties-after-the-optimizer", {TIE: "", OPTIMIZER: OPTIMIZER + TIE}, """
-    The optimizer and the engine were made for two parameters. The engine then waits for a gradient of the head's old
-    weight, which the model does not use any more. Next: tie before both are made.""")
+    The engine was made for two parameters. It waits for a gradient of the head's old weight, which the model does not
+    use any more. Next: tie before the engine and the optimizer are made.""")
 
 exercise.edit("one-memory-two-parameters", {TIE: "", LOAD: "model.load_state_dict(checkpoint, assign=True)\n"}, """
     Embedding and head share their memory now, but they are still two parameters: each has part of the gradient and

@@ -65,7 +65,7 @@ exercise = Exercise("incidents.wide_base", title="Incident: FSDP2 takes more tha
         "where": "line 9: model.float()",
     },
     measured=True, inputs_matter=False, rules=[lets_go(BETWEEN, slack=1000)], case_count=2, tolerance=1e-3, task="""
-    Only adapters are trained, and since the move to FSDP2 a rank holds twice the bytes that it should. Repair the
+    Only adapters are trained, and since the move to FSDP2 a rank holds far more bytes than it should. Repair the
     program. The losses and the adapters stay exactly what they are: adapters in fp32, computed with in bf16.
     """, hints="""
     Add up what a rank should hold, in bytes: its shard of the base, of the adapters, and two moments for each number
@@ -134,8 +134,8 @@ exercise.edit("adapters-in-bf16", {POLICY: "model.bfloat16()\n" + POLICY}, """
     away. Next: keep in fp32 what the optimizer changes.""")
 
 exercise.edit("trains-the-base", {POLICY: "model.requires_grad_(True)\n" + POLICY}, """
-    You train the base as well, which is in bf16, while the adapters are in fp32. FSDP2 reduces the gradients of a unit
-    together, so all that is trained in it has to have one dtype. Next: leave `requires_grad` as it is.""")
+    In one unit you train numbers in bf16 and in fp32, such as the base and the adapters. FSDP2 reduces the gradients of
+    a unit together, so all that is trained in it has to have one dtype. Next: train the adapters only, in fp32.""")
 
 exercise.edit("base-collects-gradients", {POLICY: "model.float().requires_grad_(True)\n" + POLICY,
     "(param for param in model.parameters() if param.requires_grad)":
@@ -155,8 +155,8 @@ exercise.edit("adapters-not-sharded", {"for layer in model:\n    " + LAYER + "\n
     are in bf16. Next: shard the whole layer.""")
 
 exercise.edit("computes-in-fp32", {POLICY: "model.float()\npolicy = MixedPrecisionPolicy()\n"}, """
-    Without bf16 for the computation, the program fits together again in fp32. It is slower, its losses differ, and the
-    base still has four bytes a number. Next: keep the policy.""")
+    Without bf16 for the computation, the program fits together again in fp32. It is slower, the trained adapters
+    differ, and the base still has four bytes a number. Next: keep the policy.""")
 
 exercise.edit("fewer-moments", {POLICY: WIDE + POLICY, "torch.optim.AdamW(": "torch.optim.SGD("}, """
     You save Adam's moments, and the adapters are trained differently. The moments belong to the adapters only, so they
