@@ -105,6 +105,13 @@ def test_an_edit_may_remove_lines() -> None:
     assert exercise.variants["shorter"]()([2, 3]) == 5
 
 
+def test_an_edit_of_a_last_line_leaves_the_next_line_outside_the_block() -> None:
+    exercise = declared()
+    exercise.variant_edit("twice", {"result += number\n": "result += number\nresult += number\n"})
+
+    assert exercise.variants["twice"]()([2, 3]) == 10
+
+
 def test_an_edited_solution_shows_its_line_in_a_traceback() -> None:
     exercise = declared()
     exercise.edit("fails", {"return result": "return result / 0"}, "It divides. Next: leave that out.")

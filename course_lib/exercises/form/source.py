@@ -70,8 +70,11 @@ def edited(text: str, edits: Mapping[str, str]) -> str:
             raise ValueError(f"{old!r} occurs {len(places)} times, and an edit needs exactly one place:\n{text}")
         line = text[text.rfind("\n", 0, places[0][0]) + 1 :]
         indentation = line[: len(line) - len(line.lstrip(" "))]
-        changes.append((places[0], new.replace("\n", f"\n{indentation}")))
-    for (start, end), new in sorted(changes, reverse=True):
+        (start, end), new = places[0], new.replace("\n", f"\n{indentation}")
+        if old.endswith("\n") and new.endswith(f"\n{indentation}"):  # the next line keeps its own indentation
+            end, new = text.rindex("\n", start, end) + 1, new.removesuffix(indentation)
+        changes.append((start, end, new))
+    for start, end, new in sorted(changes, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
