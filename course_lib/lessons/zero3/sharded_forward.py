@@ -172,8 +172,8 @@ exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tenso
 exercise.edit("copies-every-tensor", {
     "if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():\n"
     "return tensor.size(), tensor.stride(), int(tensor.storage_offset())\nreturn tensor": "return tensor.clone()"}, """
-    `pack` gives autograd a copy of every tensor. The copies do not keep `unit.flat`, but take as much memory themselves.
-    Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor; return other tensors as
+    `pack` gives autograd a copy of every tensor. A copy does not keep `unit.flat`, but it takes as much memory itself.
+    Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor. Return the others as
     they are.""")
 
 exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """

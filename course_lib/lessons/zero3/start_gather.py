@@ -39,7 +39,7 @@ def gathered_parameters(
         "elements in unit.flat": None if unit.flat is None else unit.flat.numel(),
     }
     memory = memory_of([*unit.module.parameters(), *filter(torch.is_tensor, [unit.flat])])
-    del finish, finishes
+    del finish, finishes[:]
     free(unit)
     mark_when_gone(FREED, memory)
     return seen
@@ -139,8 +139,8 @@ exercise.edit("keeps-the-views", {"pieces = unit": "unit.views = pieces = unit"}
     """)
 
 exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
-    Each parameter is a copy of its part of `unit.flat`, so the rank holds every element twice.
-    Next: assign the view itself to `param.data`.""")
+    The rank holds every element twice. A parameter may be a copy of its part of `unit.flat`, or `unit.flat` a copy of
+    what was gathered. Next: gather into `unit.flat`, and assign the view itself to `param.data`.""")
 
 exercise.edit("copies-into-nothing", {"param.data = piece.view(shape)": "param.data.copy_(piece.view(shape))"}, """
     You write into the parameters' own memory, and they have none: between two uses they are empty.
