@@ -26,15 +26,24 @@ def make_relu(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
 
+def make_gelus(width: int) -> nn.Module:
+    """Return a layer in which the memory of a result that nothing keeps is used again."""
+    return nn.Sequential(nn.Linear(width, width), *[nn.GELU() for _ in range(5)])
+
+
 def draw(rng: random.Random, number: int) -> Case:
     tokens, width = rng.randint(2, 4), rng.randint(2, 5)
     dtype = (torch.float32, torch.bfloat16, torch.float64)[number % 3]
     name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer", Gated))[number % 2]
+    if number == 4:
+        name, make, tokens, width = "Linear, five GELUs", make_gelus, 64, 64
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
 
-    return Case(world_size=0, args=args, what=f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}")
+    what = f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}"
+    what += ", where memory that is freed during forward is used again" * (number == 4)
+    return Case(world_size=0, args=args, what=what)
 
 
 exercise = Exercise("activations.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""
@@ -44,7 +53,8 @@ exercise = Exercise("activations.activation_bytes", title="What a layer keeps", 
     Which operations need their input to compute a gradient? Which of them need their output?
 
     `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is a context. In it, autograd calls `pack(tensor)` for each
-    tensor that it saves, and `unpack` in backward. What `pack` returns is saved instead of the tensor.
+    tensor that it saves, and `unpack` in backward. What `pack` returns is saved instead of the tensor. If it returns
+    nothing, the tensor is freed during forward, and a later one may get its address.
 
     `tensor.untyped_storage()` is the memory behind a tensor, and `storage.nbytes()` its size. Two storages are the same
     if their `data_ptr()` is.

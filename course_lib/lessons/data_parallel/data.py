@@ -149,16 +149,17 @@ def hear_from_all_others() -> None:
         dist.recv(torch.zeros(1), src=rank)
 
 
-def starts_in_time(moments: str, action: str) -> Rule:
-    """Require that, at each message of the trial, a rank has started as many all-reduces as the reference.
+def starts_in_time(moments: str, action: str, op: str = "all_reduce") -> Rule:
+    """Require that, at each message of the trial, a rank has started as many calls of `op` as the reference.
 
     Args:
         moments: when the trial sends and receives, for the learner.
         action: one next step.
+        op: the collective.
     """
 
     def rule(trial: Trial) -> Iterator[Finding]:
-        expected, yours = ([_started(calls) for calls in seen.calls] for seen in (trial.expected, trial.yours))
+        expected, yours = ([_started(calls, op) for calls in seen.calls] for seen in (trial.expected, trial.yours))
         late = [
             rank
             for rank, counts in enumerate(zip(yours, expected, strict=True))
@@ -166,7 +167,7 @@ def starts_in_time(moments: str, action: str) -> Rule:
         ]
         if late:
             yield Finding(
-                observed=f"{trial.who(late)} started all-reduces later than possible. The table shows how many were "
+                observed=f"{trial.who(late)} started its {op} later than possible. The table shows how many were "
                 f"started {moments}.",
                 action=action,
                 table=tuple(
@@ -178,10 +179,10 @@ def starts_in_time(moments: str, action: str) -> Rule:
     return rule
 
 
-def _started(calls: Sequence[Call]) -> list[int]:
-    """Return how many all-reduces come before each message."""
+def _started(calls: Sequence[Call], op: str) -> list[int]:
+    """Return how many calls of `op` come before each message."""
     ops = [call.op for call in calls]
-    return [ops[:place].count("all_reduce") for place, op in enumerate(ops) if op in ("send", "recv")]
+    return [ops[:place].count(op) for place, other in enumerate(ops) if other in ("send", "recv")]
 
 
 def _listed(counts: Sequence[int]) -> str:

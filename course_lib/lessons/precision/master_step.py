@@ -96,8 +96,8 @@ COPY = "param.data.copy_(master)"
 
 exercise.edit("no-gradients", {f"for param, master in zip(params, masters, strict=True):\nmaster.grad = {WIDEN}\n": ""},
     """
-    The masters never get a gradient. Backward stores gradients in the parameters, so the optimizer finds none.
-    Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.""")
+    The masters do not change: `optimizer.step()` finds no gradient in them, or is not called. Backward stores gradients
+    in the parameters. Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.""")
 
 exercise.edit("gradients-in-bf16", {".float()": ""}, """
     You give a master the gradient of its parameter as it is, in bf16. A master is in fp32, and torch accepts only a

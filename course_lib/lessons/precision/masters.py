@@ -115,6 +115,11 @@ exercise.edit("policy-in-fp32", {FLOAT: "", "torch.bfloat16": "torch.float32"}, 
     Your policy gathers parameters in fp32, from shards in bf16. The task asks for the reverse: shards in fp32,
     which keep small updates, and layers in bf16. Next: convert the model to fp32, and gather in bf16.""")
 
+exercise.edit("dtypes-swapped", {"param_dtype=torch.bfloat16, reduce_dtype=torch.float32":
+    "param_dtype=torch.float32, reduce_dtype=torch.bfloat16"}, """
+    Your policy gathers parameters in fp32, so layers compute in fp32, and it averages gradients in bf16, which loses
+    digits. Next: exchange the two dtypes.""")
+
 exercise.edit("averages-in-bf16", {", reduce_dtype=torch.float32": ""}, """
     Gradients are averaged in bf16. Without `reduce_dtype`, the policy uses `param_dtype` for them as well.
     Next: choose a `reduce_dtype` with more digits.""")

@@ -90,7 +90,7 @@ exercise.edit("blocks-only", {ROOT: ""}, """
 
 exercise.edit("a-unit-for-each-child", {ROOT: f"for unit in (model.embed, model.head):\n    fully_shard(unit, "
     f"mesh=mesh)\n{ROOT}"}, """
-    The embedding and the head are in units of their own. The task leaves both to the outermost unit, the model.
+    The embedding and the head are in different units. The task leaves both to the outermost unit, the model.
     Next: leave them to the last call, `fully_shard` of the model.""")
 
 exercise.edit("blocks-as-one", {BLOCKS: "fully_shard(list(model.blocks), mesh=mesh)\n"}, """

@@ -54,7 +54,10 @@ exercise = Exercise("production.tied_weights", title="Repair: tied weights", dra
 
 @exercise
 def shard_tied(model: nn.Module, mesh: DeviceMesh, lr: float) -> Optimizer:
-    """Shard `model`, whose head has the embedding's weight, with FSDP2, and return an Adam that trains it."""
+    """Shard `model`, whose head has the embedding's weight, with FSDP2, and return an Adam that trains it.
+
+    Each block stays a unit.
+    """
     fully_shard([model.embed, model.head], mesh=mesh)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -93,7 +96,7 @@ exercise.edit("optimizer-first", {TIED: "optimizer = torch.optim.Adam(model.para
     that the model no longer has. Next: make the optimizer last.""")
 
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
-    Everything is one unit, so all blocks are whole while one of them computes. Next: keep a unit for each block.""")
+    The blocks are in one unit, so all are whole while one of them computes. Next: keep a unit for each block.""")
 
 exercise.edit("no-root", {ROOT: ""}, """
     The embedding and the head are the outermost unit, and that has to be a single module: its forward begins the step.

@@ -46,7 +46,7 @@ def norm_and_gradients(solution: Solution, shards: list[nn.Parameter], max_norm:
     kept = [shard.grad is grad for shard, grad in zip(shards, before, strict=True)]
     gradients = [shard.grad for shard in shards]
     if isinstance(norm, Tensor) and norm.numel() == 1:
-        norm = norm.reshape(())  # a tensor of shape [1] is one number, too
+        norm = norm.reshape(()).float()  # a tensor of shape [1] is one number, too, and so is one in fp64
     return {"norm": norm, "gradients": gradients, "each gradient is the tensor that it was": kept}
 
 

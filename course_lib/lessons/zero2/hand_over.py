@@ -131,8 +131,8 @@ exercise.edit("keeps-it", {"grad, param.grad = param.grad, None": "grad = param.
 
 exercise.edit("zeroes-it", {"grad, param.grad = param.grad, None": "grad = param.grad", "take(number, grad)":
     "take(number, grad)\ngrad.zero_()"}, """
-    You hand a gradient over and then set it to zero. It is the same tensor, so `take` has zeros. And zeros take as much
-    memory as any numbers. Next: do not write into the gradient; let the parameter drop it.""")
+    The parameter keeps zeros, which take as much memory as any numbers. And if `take` got the same tensor, it now has
+    zeros, too. Next: do not write into the gradient; let the parameter drop it.""")
 
 exercise.edit("frees-first", {"grad, param.grad = param.grad, None": "param.grad = None", "take(number, grad)":
     "take(number, param.grad)"}, """

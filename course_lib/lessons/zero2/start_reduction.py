@@ -4,6 +4,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ...exercises import Case, Exercise, Solution, draw_world_size, dtype_name, same_calls, whole_numbers
 from ...meter import mark
-from ..data_parallel.data import hear_from_all_others
+from ..data_parallel.data import hear_from_all_others, starts_in_time
 from .data import DTYPES, Bucket, draw_shapes, grad_shard, keeps_no_more, parameters, poisoned_bucket
 
 
@@ -40,7 +41,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def shards_of_each_backward(
     solution: Solution, bucket: Bucket, backward_grads: Sequence[Sequence[Tensor]]
-) -> list[dict[str, Tensor | None]]:
+) -> list[dict[str, Any]]:
     """Return the bucket's tensors of each backward. The last rank starts after `solution` returned on all others."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     shards = []
@@ -55,12 +56,18 @@ def shards_of_each_backward(
         flat_grad = None if bucket.flat_grad is None else bucket.flat_grad.clone()
         finish()
         mark(f"After backward {backward}, with the reduction finished")
-        shards.append({"flat_grad when started": flat_grad, "shard when finished": grad_shard(bucket)})
+        params = [param.detach().clone() for param in bucket.params]  # as they were
+        when = {"flat_grad when started": flat_grad, "shard when finished": grad_shard(bucket)}
+        shards.append({**when, "parameters when finished": params})
     return shards
 
 
 exercise = Exercise("zero2.start_reduction", title="Reduce a bucket", draw=draw, trial=shards_of_each_backward,
-    asynchronous=True, inputs_matter=False, measured=True, rules=[same_calls(), keeps_no_more], task="""
+    asynchronous=True, inputs_matter=False, measured=True, rules=[same_calls(), starts_in_time(
+        moments="when the function returned (- if the trial has no message there)",
+        action="Call `dist.reduce_scatter_single(..., async_op=True)` before you return the function that finishes.",
+        op="reduce_scatter",
+    ), keeps_no_more], task="""
     Start a reduce-scatter of `bucket.flat_grad`, with `dist.reduce_scatter_single` and `async_op=True`, and do not wait
     for it. Set `bucket.flat_grad` to None, so that the next backward begins with an empty bucket. Where it is None
     already, this rank sends zeros. Return a function that waits, and then **adds** the average over ranks to

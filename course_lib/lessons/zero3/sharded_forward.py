@@ -169,6 +169,13 @@ exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tenso
     `pack` gives autograd copies of the tensors. A copy does not keep `unit.flat`, but it takes as much memory itself.
     Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor.""")
 
+exercise.edit("copies-every-tensor", {
+    "if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():\n"
+    "return tensor.size(), tensor.stride(), int(tensor.storage_offset())\nreturn tensor": "return tensor.clone()"}, """
+    `pack` gives autograd a copy of every tensor. A copy does not keep `unit.flat`, but it takes as much memory itself.
+    Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor. Return the others as
+    they are.""")
+
 exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
     When backward begins, the parameters are empty. Gathering when autograd asks for a saved parameter is too late: the
     gradient of a parameter that was only added needs no saved tensor. It arrives first, and does not fit an empty

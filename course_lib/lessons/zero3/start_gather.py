@@ -29,7 +29,8 @@ def gathered_parameters(
     finishes = []
     last_rank_comes_later(lambda: finishes.append(solution(unit)))
     on_its_way = unit.flat is not None
-    finishes.pop()()
+    for finish in finishes * 2:  # `gather` may call it again
+        finish()
     if dist.get_rank() == 0:
         mark(GATHERED)
     seen = {
@@ -38,6 +39,7 @@ def gathered_parameters(
         "elements in unit.flat": None if unit.flat is None else unit.flat.numel(),
     }
     memory = memory_of([*unit.module.parameters(), *filter(torch.is_tensor, [unit.flat])])
+    del finish, finishes[:]
     free(unit)
     mark_when_gone(FREED, memory)
     return seen
@@ -83,7 +85,7 @@ def start_gather(unit: Unit) -> Callable[[], None]:
     """Start to gather the shards of all ranks into `unit.flat`; return a function that finishes it.
 
     When that function returns, each of `unit.params` is a view of its part of `unit.flat`, in its
-    shape. Only `unit.flat`, the parameters and that function refer to this memory.
+    shape. It may be called twice. Only `unit.flat`, the parameters and that function refer to this memory.
     """
     unit.flat = torch.empty(dist.get_world_size() * unit.shard.numel(), dtype=unit.shard.dtype)
     handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
@@ -137,8 +139,8 @@ exercise.edit("keeps-the-views", {"pieces = unit": "unit.views = pieces = unit"}
     """)
 
 exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
-    Each parameter is a copy of its part of `unit.flat`, so the rank holds every element twice.
-    Next: assign the view itself to `param.data`.""")
+    The rank holds every element twice. A parameter may be a copy of its part of `unit.flat`, or `unit.flat` a copy of
+    what was gathered. Next: gather into `unit.flat`, and assign the view itself to `param.data`.""")
 
 exercise.edit("copies-into-nothing", {"param.data = piece.view(shape)": "param.data.copy_(piece.view(shape))"}, """
     You write into the parameters' own memory, and they have none: between two uses they are empty.
