@@ -35,6 +35,11 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     """
     given = [value for value in arguments.values() if isinstance(value, _WITH_TENSORS)]  # few of many: it is fast
     for tensor in tensors_in(given):
+        if hasattr(tensor, "__tensor_flatten__"):  # gloo would send from address 0, which ends the process
+            raise ValueError(
+                f"{op}: the tensor is a {type(tensor).__name__}, a wrapper without memory of its own. Of a DTensor, "
+                "pass this rank's part, tensor.to_local(), or the whole, tensor.full_tensor()."
+            )
         if tensor.device.type not in devices:
             raise ValueError(
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "

@@ -82,6 +82,12 @@ def broadcast_from_outside() -> None:
         dist.broadcast(torch.ones(1), src=0, group=group)
 
 
+def sum_of_a_dtensor() -> None:
+    from torch.distributed.tensor import DTensor, init_device_mesh
+
+    dist.all_reduce(DTensor.from_local(torch.ones(2), init_device_mesh("cpu", (4,))))
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [
@@ -121,6 +127,7 @@ def broadcast_from_outside() -> None:
         (lambda: dist.recv(torch.ones(1)), "recv: say which rank sends, with src=. NCCL needs it, too."),
         (lambda: dist.recv(torch.ones(1), src=rank()), "recv: the other rank is this rank itself"),
         (lambda: dist.all_reduce(torch.ones(4, device="meta")), "all_reduce: the tensor is on device meta"),
+        (sum_of_a_dtensor, "all_reduce: the tensor is a DTensor, a wrapper without memory of its own"),
         (
             lambda: dist.broadcast(torch.ones(2), src=7),
             "ValueError: broadcast: there is no rank 7 in this group of 4. src and dst are global ranks",
