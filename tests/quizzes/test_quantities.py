@@ -112,7 +112,10 @@ def test_what_cannot_be_read_is_told(text: str, unit: str, message: str) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["lots", "inf", "nan", "1,0000", "1.2.3", ".", "/4", "1/", "1/0", "2*7e9", "1e999", "9" * 41, "999^99", "2^1/2^-1", "1 0000", "<b>"],
+    [
+        *("lots", "inf", "nan", "1,0000", "1 0000", "1.2.3", ".", "/4", "1/", "1/0"),
+        *("2*7e9", "1e999", "9" * 41, "999^99", "1/2^-1", "<b>"),
+    ],
 )
 def test_no_text_is_read_by_guessing(text: str) -> None:
     with pytest.raises(Unreadable, match="cannot be read as a number"):
