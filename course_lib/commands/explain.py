@@ -36,7 +36,8 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
         f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"
         f"## Task\n\n{one.task}\n\n"
         f"## Attempt\n\n```python\n{attempt.source}\n```\n\n"
-        f"## Check\n\n" + ("\n\n".join(found) or "It found nothing wrong.")
+        f"## Check\n\n"
+        + ("\n\n".join(found) or ("It did not end." if attempt.status is None else "It found nothing wrong."))
     )
 
 

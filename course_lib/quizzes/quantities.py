@@ -1,4 +1,4 @@
-"""Numbers as people write them: `7B`, `38.5 GB`, `35.9 GiB`, `2e9`, `1/4`, `87.5 %`, `1,000`.
+"""Numbers as people write them: `7B`, `38.5 GB`, `35.9 GiB`, `2e9`, `7 · 10⁹`, `2^-8`, `1/4`, `87.5 %`, `1,000`.
 
 A quantity is an exact `Fraction` in its base unit: bytes for memory, a share of one for "%", and a plain count for
 everything else, where the unit is only a label ("elements", "ranks", or nothing at all). A time is in the unit of the
@@ -29,8 +29,12 @@ _TIMES = (  # how many are in a second
     | dict.fromkeys(("µs", "us", "microsecond", "microseconds"), 10**6)
 )
 
-_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:e[+-]?\d{1,2})?"
+_NUMBER = r"[+-]?(?:\d{1,3}(?:[, ]\d{3})+|\d*)(?:\.\d*)?(?:e[+-]?\d{1,2})?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*(?:/\s*({_NUMBER})\s*)?([a-zµ%×][a-zµ/ ]*)?", re.IGNORECASE)
+_ALIKE = str.maketrans("−–\u00a0\u202f⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--  -0123456789")  # signs, spaces and digits of typeset text
+_RAISED = re.compile(r"\s*(?:\*\*|\^)\s*|(?<=\d)(?=[⁻⁰¹²³⁴-⁹])")
+_TIMES_TEN = re.compile(r"\s*[*x·×]\s*10\^(?=-?\d)")
+_POWER = re.compile(r"(?<![\d.,])(\d{1,3})\^(-?)(\d{1,2})")
 _LONGEST = 40  # characters: keeps every value far inside the range of a float
 
 
@@ -93,9 +97,10 @@ def _split(text: str) -> tuple[Fraction, bool, str]:
     """Return the number, whether it was written as a fraction, and the unit after it."""
     if not text:
         raise Unreadable("Type a number first.")
-    match = _QUANTITY.fullmatch(text)
+    plain = _without_powers(text)
+    match = _QUANTITY.fullmatch(plain)
     try:
-        if match is None or len(text) > _LONGEST:
+        if match is None or len(plain) > _LONGEST:
             raise ValueError
         top, bottom, suffix = match.groups()
         number = _number(top) / (_number(bottom) if bottom is not None else 1)
@@ -107,8 +112,14 @@ def _split(text: str) -> tuple[Fraction, bool, str]:
     return number, bottom is not None, suffix or ""
 
 
+def _without_powers(text: str) -> str:
+    """Return `text` in ASCII's signs and digits, with `7 · 10⁹` as `7e9`, and any other power worked out."""
+    text = _TIMES_TEN.sub("e", _RAISED.sub("^", text).translate(_ALIKE))
+    return _POWER.sub(lambda power: "1/" * bool(power[2]) + str(int(power[1]) ** int(power[3])), text)
+
+
 def _number(digits: str) -> Fraction:
-    return Fraction(digits.replace(",", ""))
+    return Fraction(digits.replace(",", "").replace(" ", ""))
 
 
 def _factors(unit: str) -> dict[str, Fraction]:

@@ -86,11 +86,11 @@ class Turn:
     def resume(self, answer: Answer) -> None:
         """Continue from an answer of an earlier sitting: mark it again, without calling `on_answer`.
 
-        If an answer would be read differently today, its question has changed, and the answer is left out.
+        If an answer would be read or marked differently today, its question has changed, and the answer is left out.
         """
         problem = self.question.problem(answer.attempt)
         feedback = problem.answer(answer.given)
-        if feedback.reading == answer.reading:
+        if (feedback.reading, feedback.correct) == (answer.reading, answer.correct):
             self.attempt, self.problem, self.given, self.feedback = answer.attempt, problem, answer.given, feedback
             self.answered, self.solved = True, self.solved or feedback.correct
 

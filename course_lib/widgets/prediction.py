@@ -65,7 +65,7 @@ class PredictionWidget(VBox):
         card = Card([self.question, self.message], {"commit": lambda fields: self._typed(fields.get("answer", ""))})
         super().__init__([sheet(), card])
         self.add_class("course-widget")
-        if stored and stored.measured is not None:
+        if stored and stored.measured is not None and not self._outdated:
             self.outcome = self._outcome(Fraction(stored.measured))
             self.message.value = self.outcome.box(note)
         elif stored:
@@ -115,6 +115,8 @@ class PredictionWidget(VBox):
         """A sentence with the prediction, if there is one."""
         if self.given is None:
             return ""
+        if self._outdated:
+            return f"You predicted {self._reading} when the question had other answers, so it is not scored."
         return f"You predicted {self._reading}. Run the cells below: the verdict comes with the result."
 
     @property
@@ -169,6 +171,11 @@ class PredictionWidget(VBox):
             ) from None
 
     @property
+    def _outdated(self) -> bool:
+        """Whether an earlier version of the course had the choice that was predicted, and this one has not."""
+        return bool(self.choices) and self.given is not None and self.given not in self.choices
+
+    @property
     def _reading(self) -> str:
         try:
             return f"“{self.given}”" if self.choices else read(self.given or "", self.unit).text
@@ -188,8 +195,8 @@ class PredictionWidget(VBox):
             correct, found = feedback.correct, f"{write(measured, self.unit, rounded=self.tolerance > 0)}."
             said = feedback.message.partition("\n")[0].strip()
             why = "" if correct else f" {said}"
-        if self.given is None:
-            return Outcome(text=found)
+        if self.given is None or self._outdated:
+            return Outcome(text=f"{found} {self.standing}".strip())
         score = "Right." if correct else "Off."
         return Outcome(text=f"{found} You predicted {self._reading}. {score}{why}", correct=correct)
 

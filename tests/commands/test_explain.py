@@ -45,6 +45,8 @@ def test_the_last_exercise_unless_one_is_named(progress) -> None:
     assert "(memory.optimizer): passed" in explain(None, progress)
     assert explain(None, progress).endswith("It found nothing wrong.")
     assert "(ranks.hello): not right yet" in explain("ranks.hello", progress)
+    progress.begin_attempt("ranks.hello", "def hello(): ...")  # its kernel was restarted
+    assert explain(None, progress).endswith("It did not end.")
 
 
 def test_without_an_attempt_the_error_says_what_to_do(progress) -> None:

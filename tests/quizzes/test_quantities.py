@@ -54,6 +54,13 @@ from course_lib.quizzes.quantities import Unreadable, factor, mistaken_byte_unit
         ("3x", "", 3),
         ("3 times", "", 3),
         ("1 rank", "ranks", 1),
+        ("−1.75", "", Fraction(-7, 4)),
+        ("14 · 10⁹ bytes", "GB", 14 * 10**9),
+        ("1.5 x 10^-3", "", Fraction(3, 2000)),
+        ("2**-8", "", Fraction(1, 256)),
+        ("1/2⁸", "", Fraction(1, 256)),
+        ("2^20 B", "MiB", 2**20),
+        ("14 000 MB", "GB", 14 * 10**9),
     ],
 )
 def test_a_quantity_is_read_exactly(text: str, unit: str, value: Fraction | int) -> None:
@@ -105,7 +112,10 @@ def test_what_cannot_be_read_is_told(text: str, unit: str, message: str) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["lots", "inf", "nan", "1,0000", "1.2.3", ".", "/4", "1/", "1/0", "2*7e9", "1e999", "9" * 41, "<b>"],
+    [
+        *("lots", "inf", "nan", "1,0000", "1 0000", "1.2.3", ".", "/4", "1/", "1/0"),
+        *("2*7e9", "1e999", "9" * 41, "999^99", "1/2^-1", "<b>"),
+    ],
 )
 def test_no_text_is_read_by_guessing(text: str) -> None:
     with pytest.raises(Unreadable, match="cannot be read as a number"):

@@ -150,6 +150,16 @@ def test_without_a_prediction_the_right_choice_is_shown(progress: Progress) -> N
     assert repr(revealed(change(progress), "It grows")) == "Result: “It grows”."
 
 
+def test_a_prediction_from_before_its_choices_changed_is_not_called_wrong(progress: Progress) -> None:
+    progress.predict("zero2.peak", "Between 0 and 0.1")
+    progress.score("zero2.peak", "2", True)
+    widget = PredictionWidget("zero2.peak", "What happens to the peak?", progress, choices=CHOICES)
+    assert widget.outcome is None and "“Between 0 and 0.1” when the question had other answers" in widget.standing
+    widget.reveal(CHOICES[1])
+    assert widget.outcome is not None and widget.outcome.correct is None
+    assert progress.prediction("zero2.peak").correct is True  # as it was scored then
+
+
 def test_only_the_choices_can_be_predicted_and_revealed(progress: Progress) -> None:
     guess = change(progress)
     with pytest.raises(Unreadable, match="Choose one of: It grows; It stays"):

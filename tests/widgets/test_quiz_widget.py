@@ -197,6 +197,7 @@ def test_what_is_there_from_the_start_is_not_read_out(progress: Progress) -> Non
 def test_an_answer_to_a_question_that_has_changed_is_left_out(progress: Progress) -> None:
     for question in ("adam-bytes", "dropped-question"):
         answer(progress, "sample", question, reading="7 loaves", correct=True)
+    answer(progress, "sample", "held-by-stage2", given="1", reading=QUIZ.questions[2].answer("1").reading, correct=True)
     assert repr(QuizWidget(QUIZ, progress)) == repr(QUIZ)
 
 

@@ -106,7 +106,7 @@ def offload(rng: random.Random) -> Numeric:
             (states_bytes(params, world_size, 2), "That is without offload."),
             (states_bytes(params, world_size, 1, "optimizer"), "That is stage 1, which does not shard gradients."),
             (states_bytes(params, world_size, 3, "optimizer"), "That is stage 3, which shards the parameters."),
-            (12 * params / world_size, "That is the memory on the host."),
+            (12 * params / world_size, "That is what the optimizer takes on the host."),
         ),
     )
 

@@ -45,7 +45,8 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         start. Which examples does it see first?
 
         - [x] Those with which the epoch began
-          > The sampler begins again, with the same order. Only the steps that were left would miss the last ones.
+          > The sampler begins again, with the same order. If the run makes only the steps that were left, no rank sees
+            the last examples.
         - [ ] Those that were left
           > For that, the program has to skip the batches before the stop. The sampler does not know of them.
         - [ ] Others, in a random order

@@ -47,6 +47,7 @@ def measured_bus(rng: random.Random) -> Numeric:
     gigabytes = rng.choice([1, 2])
     algorithm = gigabytes * 1e9 / (ms * 1e-3)
     other = "all_gather" if op == "all_reduce" else "all_reduce"
+    factor = "2(N−1)/N, a little less than 2" if op == "all_reduce" else "(N−1)/N, a little less than 1"
     return Numeric(
         prompt=f"An {op.replace('_', '-')} takes {ms} ms on {ranks} ranks. The whole tensor has {gigabytes} GB. What "
         "is the bus bandwidth, in GB/s?",
@@ -60,7 +61,7 @@ def measured_bus(rng: random.Random) -> Numeric:
                 bus_bandwidth(other, gigabytes * 1e9, ms * 1e-3, ranks) / 1e9,
                 "An all-reduce is two rounds, and an all-gather is one round.",
             ),
-            (2 * algorithm / 1e9, "You multiplied by 2. On N ranks, the factor is 2(N−1)/N, a little less than 2."),
+            (2 * algorithm / 1e9, f"You multiplied by 2. On N ranks, the factor is {factor}."),
         ),
     )
 

@@ -29,7 +29,7 @@ root.addEventListener('submit', event => {
 });
 for (const type of ['input', 'change']) root.addEventListener(type, event => {
   const form = event.target.closest('form'), card = event.target.closest('.course-card');
-  if (form) card.dataset.changed = ''; // the feedback is about the answer before
+  if (form && !form.dataset.on) card.dataset.changed = ''; // the feedback is about the answer before
   if (form?.dataset.on === type) act(form, form.dataset.action);
 });
 
