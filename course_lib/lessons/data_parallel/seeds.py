@@ -103,6 +103,10 @@ exercise.edit("seed-times-rank", {"seed + 1 + dist.get_rank()": "seed * dist.get
     You multiply the seed by the rank. The product is 0 on rank 0 for every seed, and on all ranks for seed 0.
     Next: add them.""")
 
+exercise.edit("seed-times-rank-and-one", {"seed + 1 + dist.get_rank()": "seed * (dist.get_rank() + 1)"}, """
+    You multiply the seed. For seed 0 the product is 0 on every rank, and all ranks drop the same elements.
+    Next: add the rank to the seed.""")
+
 exercise.edit("never-the-same-again", {SECOND: "torch.seed()\n"}, """
     `torch.seed()` takes a number from the operating system. The ranks differ, and no program can repeat the training.
     Next: use `torch.manual_seed`, with a number that depends on `seed` and the rank.""")
