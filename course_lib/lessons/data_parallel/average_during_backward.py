@@ -168,8 +168,9 @@ exercise.edit("keeps-who-arrived", {"arrived.clear()\n": ""}, """
 
 exercise.edit("before-the-gradient-is-there", {"param.register_post_accumulate_grad_hook(on_gradient)":
     "param.register_hook(lambda _, param=param: on_gradient(param))"}, """
-    `register_hook` calls your function before the new gradient is in `param.grad`, so the gradient that completes a
-    bucket is not in it. Next: use `register_post_accumulate_grad_hook`.""")
+    A bucket starts before its last new gradient is in `param.grad`: you count one too few, or your hook runs too early.
+    `register_hook` calls a function before the gradient is there.
+    Next: use `register_post_accumulate_grad_hook`, and start a bucket when no gradient is missing.""")
 
 exercise.edit("all-count-for-the-last", {"arrived: set[nn.Parameter] = set()": "missing = [len(b) for b in buckets]",
     f"arrived.add(param)\n{IN_ORDER}\n{START}":
