@@ -269,7 +269,7 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
 
 _changed = Cause(
     likely="An operation wrote into the argument: `+=`, a method whose name ends in `_`, an assignment to `x[...]`, "
-    "or a collective or `recv`, which writes into its tensor.",
+    "a list's `pop` or `sort`, or a collective or `recv`, which writes into its tensor.",
     action="Work on a copy: `x = x.clone()`, or `list(x)` of a list.",
 )
 _not_changed = Cause(

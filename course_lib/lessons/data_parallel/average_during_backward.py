@@ -127,7 +127,7 @@ exercise.edit("by-the-last-listed", {COMPLETE: "buckets[len(finishes)][-1] in ar
     which can differ from the order of the list: some gradients of the bucket are still missing.
     Next: start a bucket when all of its gradients have arrived, in any order.""")
 
-exercise.edit("one-at-a-time", {"while len": "if len"}, """
+exercise.edit("one-at-a-time", {IN_ORDER: IN_ORDER.replace("while", "if")}, """
     Each gradient starts at most one bucket. If a gradient completes a bucket that complete ones are waiting for, they
     have to wait longer. Next: write `while` instead of `if`.""")
 
@@ -154,10 +154,9 @@ exercise.edit("always-syncs", {"if not should_sync():\nreturn\n": ""}, """
 
 exercise.edit("counts-quiet-backwards", {"if not should_sync():\nreturn\narrived.add(param)":
     "arrived.add(param)\nif not should_sync():\n    return"}, """
-    You also record gradients of a backward pass in which `should_sync()` is false. In the next backward, a bucket
-    then seems complete before its new gradients are there. Next: call `should_sync()` first, and record nothing if
-    it is false.
-    """)
+    Gradients of a backward pass in which `should_sync()` is false count, too: you record them, or you test whether
+    `param.grad` is None, and it still has them. In the next backward, a bucket then seems complete before its new
+    gradients are there. Next: record in the hook which gradients arrive, and only while `should_sync()` is true.""")
 
 exercise.edit("never-begins-anew", {"\narrived.clear()\nfinishes.clear()": ""}, """
     From the second step on, nothing is started, and `finish` puts the averages of the first step into the gradients
@@ -169,8 +168,9 @@ exercise.edit("keeps-who-arrived", {"arrived.clear()\n": ""}, """
 
 exercise.edit("before-the-gradient-is-there", {"param.register_post_accumulate_grad_hook(on_gradient)":
     "param.register_hook(lambda _, param=param: on_gradient(param))"}, """
-    `register_hook` calls your function before the new gradient is in `param.grad`, so the gradient that completes a
-    bucket is not in it. Next: use `register_post_accumulate_grad_hook`.""")
+    A bucket starts before its last new gradient is in `param.grad`: you count one too few, or your hook runs too early.
+    `register_hook` calls a function before the gradient is there.
+    Next: use `register_post_accumulate_grad_hook`, and start a bucket when no gradient is missing.""")
 
 exercise.edit("all-count-for-the-last", {"arrived: set[nn.Parameter] = set()": "missing = [len(b) for b in buckets]",
     f"arrived.add(param)\n{IN_ORDER}\n{START}":

@@ -109,7 +109,7 @@ exercise.edit("averages", {"for tensor in [*model.parameters(), *model.buffers()
     "for param in model.parameters():\n    dist.all_reduce(param.detach())\n"
     "    param.detach().div_(dist.get_world_size())\nfor tensor in model.buffers():"}, """
     The parameters are the average of all ranks' models. They are equal everywhere, but an average of random values is
-    smaller than each of them, because independent values partly cancel. Next: use the collective that copies one
+    usually smaller than one of them, because independent values partly cancel. Next: use the collective that copies one
     rank's tensor to all.""")
 
 

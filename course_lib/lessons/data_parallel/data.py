@@ -23,7 +23,7 @@ def give_gradients(params: Sequence[nn.Parameter], seed: int, rank: int, unused:
     """Give each of `params` except `unused` a gradient of whole numbers, different on each rank."""
     for number in set(range(len(params))) - set(unused):
         shape, dtype = params[number].shape, params[number].dtype
-        params[number].grad = whole_numbers(*shape, seed=seed + 100 * number, rank=rank, dtype=dtype)
+        params[number].grad = whole_numbers(*shape, seed=seed + 100 * number + 50, rank=rank, dtype=dtype)
 
 
 def draw_shapes(rng: random.Random, count: int) -> list[tuple[int, ...]]:

@@ -31,8 +31,9 @@ def places(solution: Solution, params: list[nn.Parameter], bucket_bytes: int) ->
     buckets = solution(params, bucket_bytes)
     if not isinstance(buckets, list | tuple) or not all(isinstance(bucket, list | tuple) for bucket in buckets):
         return buckets
+    places_of = [[place.get(id(param), -1) for param in bucket] for bucket in buckets]
     return {
-        "buckets": [[place.get(id(param), -1) for param in bucket] for bucket in buckets],
+        "buckets, as places in params (-1: not in it)": places_of,
         "the list params is as it was": list(map(id, params)) == list(place),
     }
 

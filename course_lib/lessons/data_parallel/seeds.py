@@ -96,15 +96,20 @@ exercise.edit("no-first-seed", {FIRST: ""}, """
     Next: set the seed before the model is made.""")
 
 exercise.edit("rank-without-seed", {"seed + 1 + dist.get_rank()": "dist.get_rank()"}, """
-    Your second seed is the rank's number. Dropout is then the same in every training, whatever `seed` is.
-    Next: combine `seed` and the rank.""")
+    Your second seed does not depend on `seed`, but on the rank only. Dropout is then the same in every training,
+    whatever `seed` is. Next: combine `seed` and the rank.""")
 
 exercise.edit("seed-times-rank", {"seed + 1 + dist.get_rank()": "seed * dist.get_rank()"}, """
     You multiply the seed by the rank. The product is 0 on rank 0 for every seed, and on all ranks for seed 0.
     Next: add them.""")
 
+exercise.edit("seed-times-rank-and-one", {"seed + 1 + dist.get_rank()": "seed * (dist.get_rank() + 1)"}, """
+    You multiply the seed. For seed 0 the product is 0 on every rank, and all ranks drop the same elements.
+    Next: add the rank to the seed.""")
+
 exercise.edit("never-the-same-again", {SECOND: "torch.seed()\n"}, """
-    `torch.seed()` takes a number from the operating system. The ranks differ, and no program can repeat the training.
+    What seeds dropout differs each time, such as the time, or a number of the operating system, which `torch.seed()`
+    takes. The ranks differ, and no program can repeat the training.
     Next: use `torch.manual_seed`, with a number that depends on `seed` and the rank.""")
 
 exercise.edit("only-rank-zero-differs", {SECOND: "if dist.get_rank() > 0:\n    torch.manual_seed(seed + 1)\n"}, """

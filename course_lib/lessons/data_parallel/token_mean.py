@@ -107,6 +107,10 @@ exercise.edit("divided-by-ranks-again", {" * dist.get_world_size()": ""}, """
 exercise.edit("counts-padding", {"(targets != -100).sum()": "torch.tensor(targets.numel())"}, """
     You count padding as tokens, so you divide by too large a number. Next: count the targets that are not -100.""")
 
+exercise.edit("class-0-left-out", {"targets != -100": "targets > 0"}, """
+    Your count leaves out the tokens whose target is 0. That is a class like any other; only -100 is padding.
+    Next: count the targets that are not -100.""")
+
 exercise.edit("nan-of-no-tokens", {SUM: "cross_entropy(scores, targets) * (targets != -100).sum()"}, """
     You multiply the mean over this rank's tokens by their number. On a rank without tokens the mean is NaN, and NaN
     times 0 is NaN. Next: take the sum of the losses, which is 0 where there are no tokens.""")

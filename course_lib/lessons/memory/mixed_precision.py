@@ -110,8 +110,9 @@ exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)"
     "kept(4, 4), kept(2, 8), kept(8, 8)", "64 + 1024 - 512": "2 + 8 - 8", "square - 512 * line": "square - 8 * line",
     "512 * 512 - 256 * 256": "64 - 16", "square - 256 * 256 * element - 512 * line":
     "square - 16 * element - 8 * line"}, """
-    Your widths fit matrices of fewer than 256 elements. There a block is not full, and its scales look like bytes of
-    the tensor. Next: measure matrices whose numbers of elements are multiples of 256.""")
+    Your widths count the scales of one block as bytes of the tensor. A matrix of fewer than 256 elements does that,
+    because its block is not full. In one full block, rounding does it: an element has only a fraction of a scale.
+    Next: measure matrices whose numbers of elements are multiples of 256, and divide without rounding.""")
 
 exercise.edit("rounded-down", {"line) / (512": "line) // (512"}, """
     Your width of an element is a whole number. A scale is shared by 256 elements, so each element has a fraction of its

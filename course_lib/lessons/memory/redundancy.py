@@ -119,12 +119,12 @@ exercise.edit("equal-elements", {" and torch.equal(tensor, original)": "",
     Next: compare whole tensors: torch has a function that returns one bool.""")
 
 exercise.edit("nearly-equal", {"torch.equal": "torch.allclose"}, """
-    `allclose` ignores small differences. A tensor that is nearly equal cannot replace the original: ranks that drift
-    apart begin like this. Next: compare exactly.""")
+    You ignore small differences, as `allclose` does. A tensor that is nearly equal cannot replace the original: ranks
+    that drift apart begin like this. Next: compare exactly.""")
 
 exercise.edit("equal-sums", {"torch.equal(tensor, original)": "tensor.double().sum() == original.double().sum()"}, """
-    You compare sums. Different values can have the same sum, such as the same values in a different order.
-    Next: compare all values.""")
+    You compare one number of each tensor, such as its sum. Different values can have the same sum: the same values in a
+    different order, for example. Next: compare all values.""")
 
 exercise.edit("only-rank-0-broadcasts", {"dist.broadcast(": "if dist.get_rank() == 0:\n    dist.broadcast("}, """
     Only rank 0 calls broadcast, so the others never receive. All ranks call a collective: with `src=0`, rank 0 sends

@@ -40,7 +40,10 @@ def consolidated(
     for grads in gradients(shapes, 2, seed):
         give_gradients(params, [None if number == unused else grad for number, grad in enumerate(grads)])
         optimizer.step()
-    return _in_order(solution(optimizer, parts))
+    whole = solution(optimizer, parts)
+    if list(map(id, optimizer.param_groups[0]["params"])) != list(map(id, mine)):
+        return "the optimizer can make no further step"
+    return _in_order(whole)
 
 
 def _in_order(value: Any) -> Any:
@@ -104,6 +107,7 @@ def consolidate(optimizer: Optimizer, parts: list[list[int]]) -> dict[str, Any] 
 
 RENUMBERED = "{number: state[place] for place, number in enumerate(part) if place in state}"
 GATHER = 'dist.gather_object(mine["state"], states, dst=0)'
+GROUP = 'mine["param_groups"][0] | {"params": list(range(sum(map(len, parts))))}'
 EVERYWHERE = {" if dist.get_rank() == 0 else None": "", GATHER: 'dist.all_gather_object(states, mine["state"])'}
 
 
@@ -140,6 +144,11 @@ exercise.edit("only-rank-0-calls", {"states: list": "if dist.get_rank() != 0:\n 
 exercise.edit("own-group", {' | {"params": list(range(sum(map(len, parts))))}': ""}, """
     The states are complete, and the group lists only rank 0's parameters. An optimizer for all parameters refuses such
     a state dict. Next: put the numbers of all parameters into the group.""")
+
+exercise.edit("changes-the-optimizer", {GROUP: GROUP.replace('mine["param_groups"][0] | {"params": ',
+    'optimizer.param_groups[0]\ngroup["params"] = ')[:-1]}, """
+    You put the numbers into the optimizer's own group, where its parameters were, so rank 0 can make no further step.
+    Next: put them into the group of `optimizer.state_dict()`, which is a copy.""")
 
 exercise.edit("a-group-for-each-rank", {'"param_groups": [group]':
     '"param_groups": [group | {"params": part} for part in parts]'}, """

@@ -148,8 +148,8 @@ exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in par
     Next: return world size lists, some of them empty.""")
 
 exercise.edit("one-rank-takes-all", {"loads[owner] += numels[number]": "pass"}, """
-    One rank owns everything. Your sums of elements stay 0, so the same rank looks emptiest each time.
-    Next: what has to change when a rank gets a parameter?""")
+    One rank owns everything. Either your sums of elements stay 0, so that the same rank looks emptiest each time, or
+    you choose the rank that has the most. Next: print the sums, and the rank that you choose, for each parameter.""")
 
 exercise.edit("number-by-size", {"append(number)": "append(numels.index(numels[number]))"}, """
     You look a parameter up by its size, and `numels.index` returns the first of that size. Of parameters of equal size
