@@ -142,6 +142,21 @@ def test_an_exit_without_a_failure_ends_a_program(world, write, code: str) -> No
     assert run.output == ("a\n", "a\n")
 
 
+def test_an_exit_that_leaves_out_a_call_is_named(world, write) -> None:
+    program = write(
+        """
+        import sys
+        import torch.distributed as dist
+        dist.init_process_group()
+        if dist.get_rank() == 1:
+            sys.exit()
+        dist.barrier()
+        """
+    )
+    with pytest.raises(RankError, match=r"rank 1 returned at program.py line 6, at the top level:  sys.exit\(\)"):
+        world(2).run_file(program)
+
+
 def test_another_exit_code_is_a_failure_with_its_rank_and_line(world, write) -> None:
     program = write(
         """

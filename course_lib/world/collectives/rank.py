@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter, unwatched
+from ...meter import MemoryMeter, SourceLine, unwatched
 from ..torch_hooks import default_group, private
 from .call import Call, Progress
 from .fault import Stopped
@@ -47,11 +47,13 @@ class InterposedRank:
         generator: its own random number generator; None for the process's.
         meter: measures its memory; None if that is not measured.
         in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
+        exited_at: the line at which its program called `sys.exit()`, if it did.
         groups: every group that it has made, destroyed or not: see `torch_hooks.gloo.LoopbackGloo`.
     """
 
     store: dist.Store
     generator: torch.Generator | None = None
+    exited_at: SourceLine | None = None
 
     def __init__(
         self,

@@ -34,6 +34,11 @@ _SHAPES = (
     "with the parts one after the other: whole.view(-1, *part.shape[1:])."
 )
 
+_SAME_MODEL = (
+    "build the same model on every rank: let rank 0 choose what its shape depends on, and send that to the others with "
+    "dist.broadcast_object_list."
+)
+
 _ADVICE = {
     "'UserDefinedDictVariable' object has no attribute 'len'": (
         "torch 2.11 and 2.12 cannot compile a module on simulated ranks, which have hooks of their own. Give each "
@@ -84,9 +89,11 @@ _ADVICE = {
         "leave out static_graph=True, or use the same parameters in every step. find_unused_parameters=True allows "
         "parameters without a gradient."
     ),
-    "DDP expects same model across all ranks": (
-        "build the same model on every rank: let rank 0 choose what its shape depends on, and send that to the others "
-        "with dist.broadcast_object_list."
+    "DDP expects same model across all ranks": _SAME_MODEL,
+    "appears not to match sizes of the same param in process": _SAME_MODEL,
+    "DataLoader worker (pid": (
+        "a process that loads data has ended, and this rank learns it at any line. If it was killed, memory probably "
+        "ran out: take fewer workers (num_workers=). Read its output, or pass num_workers=0, which shows its errors."
     ),
     "Expected to have finished reduction in the prior iteration": (
         "Some parameters got no gradient on this rank. If the loss should use them, look for a detach() or a "

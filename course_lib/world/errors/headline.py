@@ -109,6 +109,11 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         )
     if ops == {"send", "recv"} and len({call.tag for call in calls}) > 1:
         return headline, "give a send and its recv the same tag, or find an order in which each finds its partner."
+    if ops == {"send", "recv"}:
+        return headline, (
+            "compare the peers in these lines: the rank to which one sends must receive from it. If they fit, find an "
+            "order in which each call's partner is ready for it."
+        )
     if len({call.group_name for call in calls}) > len({call.ranks for call in calls}):
         return headline, "there are two groups with the same members: call on them in the same order on every rank."
     if ops & {"send", "recv"} and ops - {"send", "recv"}:
@@ -160,7 +165,8 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     if fault.detail == "collective":
         return (
             f"the ranks call different collectives at the same point: {sides}",
-            f"let every rank make the same calls, in the same order.{hidden(calls)}",
+            "let every rank make the same calls, in the same order: look for an `if`, a `continue` or an `except` "
+            f"before these lines.{hidden(calls)}",
         )
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
@@ -177,14 +183,14 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
             "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
             "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
         )
-    elif calls[0].inside.endswith("object_list"):
+    elif calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
     elif not message and not calls[0].inside and not is_named(calls[0]):
         advice = (
             "look for what differs in that line, such as the model's parameters. If the line makes the call itself, "
             f"under a different name: {advice}"
         )
-    elif not message and calls[0].group_name != DEFAULT_GROUP:
+    elif not message and calls[0].group_name != DEFAULT_GROUP and fault.detail != "members":
         advice += f" Or {who(calls[0].ranks)} are not meant to share this group: look at how it was made."
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 

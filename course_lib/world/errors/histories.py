@@ -108,12 +108,13 @@ def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) ->
         rank: [(call.variant, where(call), call.shapes if call.splits is None else ()) for call in history]
         for rank, history in histories.items()
     }
+    called = [(set(theirs), {key[:2] for key in theirs}) for theirs in keys.values()]
     in_message = {call.match for call in members.fault.calls.values()}  # the message shows their lines
     for place in range(max(map(len, keys.values()))):
         here = {rank: theirs[place] for rank, theirs in keys.items() if place < len(theirs)}
         (usual, _), *others = Counter(here.values()).most_common()
         for other, _ in others:
-            if any(_called_from_both(theirs, usual, other) for theirs in keys.values()):
+            if any(_called_from_both(*theirs, usual, other) for theirs in called):
                 sides = [[rank for rank in here if here[rank] == key] for key in (usual, other)]
                 reason = _reason(keys, place, *sides)
                 if any(histories[rank][place].match in in_message for rank in here):
@@ -126,10 +127,10 @@ def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) ->
     return None
 
 
-def _called_from_both(keys: list[Key], one: Key, other: Key) -> bool:
-    """Return whether a rank with these `keys` called from both lines; of one line, also with both shapes."""
-    same_line = one[:2] == other[:2]
-    return {one, other} <= set(keys) if same_line else {one[:2], other[:2]} <= {key[:2] for key in keys}
+def _called_from_both(keys: set[Key], lines: set[tuple[str, Hashable]], one: Key, other: Key) -> bool:
+    """Return whether a rank with these `keys`, and `lines` in them, called from both lines; of one line, also with both
+    shapes."""
+    return {one, other} <= keys if one[:2] == other[:2] else {one[:2], other[:2]} <= lines
 
 
 _ADVICE = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ...meter import MemoryReport
+from ...meter import MemoryReport, SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Leaving
 from ..error_report import ErrorReport
@@ -59,6 +59,7 @@ class Finished:
     memory: MemoryReport | None
     has_group: bool  # the default group still exists for the next run
     spent: bool  # the process is unusable: it could not begin the run, or an error on the GPU broke its context
+    exited_at: SourceLine | None = None  # the line at which a program called `sys.exit()`
 
 
 def send(wire: Connection, message: Any) -> None:

@@ -110,6 +110,8 @@ class RunLoop:
             report = replace(report, source_line=self._located[report.rank])
         if left is None:
             return report
+        if report.state == State.RETURNED.value:
+            report = replace(report, source_line=left.exited_at)
         return replace(report, raised_in_thread=left.raised_in_thread).ended(left.raised)
 
     def close(self) -> None:

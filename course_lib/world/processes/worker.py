@@ -81,6 +81,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[ProcessRank] = queue.SimpleQueue()
         self._rank: ProcessRank | None = None  # of the current or the last run
         self._environ = dict(os.environ)
+        self._child_ended: Any = signal.SIG_DFL  # the handler of SIGCHLD while the learner's code runs
         self._group: Group | None = None
         self._store: dist.Store | None = None
         self._default: dist.ProcessGroup | None = None
@@ -127,6 +128,7 @@ class Worker:
             value = self._call(rank)
         except BaseException as caught:
             error = caught
+        self._child_ended = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a DataLoader's raises, at any line
         if os.getpid() != self._pid:  # the function has forked this process, which now ends as Python ends one
             raise error or SystemExit
         rank.done.set()
@@ -135,6 +137,7 @@ class Worker:
             how=leaving(error),
             raised=None if error is None or rank.stopping else ErrorReport.of(error),
             raised_in_thread=rank.threads.raised,
+            exited_at=rank.exited_at,
             result=pickling.pack_result(rank.rank, value),
             calls=rank.recorder.calls,
             span=rank.span,
@@ -190,6 +193,7 @@ class Worker:
 
     def _prepare(self, job: Job) -> None:
         """Make this process like a new one, started by the kernel, or by hand if it is on another machine."""
+        signal.signal(signal.SIGCHLD, self._child_ended)
         signal.signal(STOP, self._stop)  # the last function may have replaced it
         _print_to(self._output_fd)
         os.environ.clear()

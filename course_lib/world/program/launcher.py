@@ -182,6 +182,11 @@ class _Launcher:
         start_method: str = "spawn",
         **_: Any,
     ) -> Any:
+        if interposer.current() is not None:
+            raise CourseError(
+                'a rank would start ranks. Begin the lines that start them with `if __name__ == "__main__":`, because '
+                "each spawned rank executes the file, too."
+            )
         self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
         return None if join else SimpleNamespace(processes=(), join=lambda *args, **kwargs: True)
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import is_learners
+from ..error_report import ErrorReport
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
 from .main import is_main
@@ -167,12 +168,13 @@ class Program:
         os.environ.update(variables)
         sys.argv[:] = [self.path, *self._local_rank(), *self.arguments]  # in place: threads share the list
         with nullcontext() if _is_thread() else self._own_process():
+            rank: Any = interposer.current()
             try:
                 yield
             except SystemExit as end:
                 if end.code not in (None, 0):
                     raise
-            rank: Any = interposer.current()
+                rank.exited_at = ErrorReport.of(end).source_line
             rank.program_ended()
 
     @contextmanager

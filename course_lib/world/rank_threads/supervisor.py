@@ -57,7 +57,7 @@ def _end(
         with coordinator.changed:
             coordinator.changed.wait_for(lambda: not coordinator.busy(State.RUNNING), SETTLE)
     with coordinator.changed:
-        reports = coordinator.reports({number: position_of(rank) for number, rank in ranks.items()})
+        reports = coordinator.reports({number: position_of(rank) or rank.exited_at for number, rank in ranks.items()})
     _stop(coordinator, list(ranks.values()))
     if fault.kind == "interrupted":
         late.clear()

@@ -782,7 +782,8 @@ def calls_something_different() -> None:
     """the ranks call different collectives at the same point: ranks 0, 1: all_reduce #1; rank 2: broadcast #1
       ranks 0, 1 called all_reduce #1 at test_failures.py line _, in calls_something_different:  dist.all_reduce(x)
       rank 2 called broadcast #1 at test_failures.py line _, in calls_something_different:  dist.broadcast(x, 0)
-    Next: let every rank make the same calls, in the same order.
+    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue` or an `except`
+            before these lines.
     """
     x = torch.ones(2)
     if rank() == 2:
@@ -1070,15 +1071,32 @@ def brings_a_different_dtype() -> None:
     dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
 
 
+@fails("mismatch", ranks=2)
+def calls_inside_a_join() -> None:
+    """the ranks disagree about the number of elements in all_reduce #8: rank 0: float32 [1]; rank 1: float32 [7]
+      rank 0 called all_reduce #8 at test_failures.py line _, in calls_inside_a_join:  with model.join():
+      rank 1 called all_reduce #8 at test_failures.py line _, in calls_inside_a_join:  dist.all_reduce(torch.ones(7))
+      the lines first differ at all_reduce #5: rank 0 test_failures.py line _, in calls_inside_a_join:  with
+            model.join():; rank 1 test_failures.py line _, in calls_inside_a_join:  model(torch.ones(1)).backward()
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop
+            that only some ranks meet.
+    """
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    with model.join():
+        for _ in range(1 + rank()):
+            model(torch.ones(1)).backward()
+            dist.all_reduce(torch.ones(7))
+
+
 @fails("mismatch")
 def names_a_different_root() -> None:
     """the ranks disagree about the root in broadcast #1: ranks 0, 1: root 0; rank 2: root 1
       ranks 0-2 called broadcast #1 at test_failures.py line _, in names_a_different_root:
-            dist.broadcast(torch.ones(2), src=rank() // 2)
+            dist.broadcast_object_list([None], src=rank() // 2)
     Next: src and dst must be the same number on every rank: that of the rank that sends, or collects. If they are,
             a rank skipped an earlier call (an `if`, a `continue`), so that the ranks are at different calls.
     """
-    dist.broadcast(torch.ones(2), src=rank() // 2)
+    dist.broadcast_object_list([None], src=rank() // 2)
 
 
 @fails("not_in_group", rank=2)
