@@ -233,6 +233,9 @@ def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
 @pytest.mark.filterwarnings("ignore:FSDP.state_dict_type:FutureWarning", "ignore::Warning:torch.distributed.fsdp")
 def test_fsdp1_offloads_a_whole_state_dict_to_the_host_and_saves_its_optimizer(gpus) -> None:
     def program():
+        # Imported here: the default of its `process_group` is the group that exists at the import.
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
         torch.cuda.set_device(dist.get_rank())
         model = FullyShardedDataParallel(
             mlp(), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=dist.get_rank()
@@ -240,9 +243,10 @@ def test_fsdp1_offloads_a_whole_state_dict_to_the_host_and_saves_its_optimizer(g
         options = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
         with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, options):
             state = {name: (value.device.type, value.clone()) for name, value in model.state_dict().items()}
-            optimizer = torch.optim.Adam(model.parameters())
-            model(batch(dist.get_rank())).square().mean().backward()
-            optimizer.step()
+            optimizer, scaler = torch.optim.Adam(model.parameters()), ShardedGradScaler()
+            scaler.scale(model(batch(dist.get_rank())).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
             saved = FullyShardedDataParallel.optim_state_dict(model, optimizer)
         return state, [*saved.get("state", ())]
 
@@ -540,8 +544,7 @@ def test_a_model_on_the_host_is_not_counted(gpus) -> None:
 
 def test_reset_peak_memory_stats_leaves_the_peak_of_the_run(gpus) -> None:
     def program():
-        large = torch.zeros(2 * MB, device="cuda")
-        del large
+        dist.all_reduce(torch.zeros(2 * MB, device="cuda"))
         torch.cuda.reset_peak_memory_stats()
         at_reset = torch.cuda.max_memory_allocated()
         small = torch.zeros(MB // 4, device="cuda")
