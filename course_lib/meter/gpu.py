@@ -44,7 +44,7 @@ def gpu_bytes(gpus: bool | float) -> int | None:
 
 
 class PretendedGpu:
-    """A GPU with so many bytes of memory. `settle` waits until the backend has dropped the tensors of calls that are done.
+    """A GPU with so many bytes of memory. `settle` waits until the backend has dropped the tensors of finished calls.
 
     Attributes:
         placing: whether the calling code puts new memory on the GPU (True) or on the host (False). None: memory goes

@@ -324,6 +324,16 @@ def test_a_mesh_of_gpus_carries_tensor_parallel_attention(gpus) -> None:
         assert (told, device) == ("cuda", "cuda") and difference < 1e-6
 
 
+def test_attention_over_a_sequence_in_shards_is_that_of_the_whole_sequence(gpus) -> None:
+    def program():
+        whole = torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(1)).cuda()
+        x = distribute_tensor(whole, init_device_mesh("cuda", (2,)), [Shard(2)])
+        attention = nn.functional.scaled_dot_product_attention
+        return (attention(x, x, x).full_tensor() - attention(whole, whole, whole)).abs().max().item()
+
+    assert max(gpus(2).run(program)) < 1e-6
+
+
 def test_tensors_are_distributed_over_a_mesh_of_gpus(gpus) -> None:
     def program():
         mesh = DeviceMesh("cuda", torch.arange(2))
