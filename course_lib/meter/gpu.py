@@ -6,6 +6,7 @@ storages, so a tensor is on the GPU if its storage is in the ledger.
 
 import math
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -43,17 +44,17 @@ def gpu_bytes(gpus: bool | float) -> int | None:
 
 
 class PretendedGpu:
-    """A GPU with so many bytes of memory.
+    """A GPU with so many bytes of memory. `settle` waits until the backend has dropped the tensors of finished calls.
 
     Attributes:
         placing: whether the calling code puts new memory on the GPU (True) or on the host (False). None: memory goes
             where the operator's arguments are.
     """
 
-    def __init__(self, nbytes: int, ledger: Ledger) -> None:
+    def __init__(self, nbytes: int, ledger: Ledger, settle: Callable[[], None]) -> None:
         self.nbytes = nbytes
         self.placing: bool | None = None
-        self._ledger = ledger
+        self._ledger, self._settle = ledger, settle
         self._room = nbytes  # at least this much is free, whatever is recorded and not added up yet
 
     @property
@@ -74,6 +75,7 @@ class PretendedGpu:
 
     @property
     def current(self) -> int:
+        self._settle()
         self._ledger.add_up()
         return self._ledger.current
 

@@ -42,10 +42,10 @@ class MemoryMeter:
     ) -> None:
         self.rank = rank
         self.ledger = Ledger(size_of, started, takes_all=gpu_bytes is None)
-        self.gpu = None if gpu_bytes is None else PretendedGpu(gpu_bytes, self.ledger)
+        self._aliases_in_use = AliasesInUse()
+        self.gpu = None if gpu_bytes is None else PretendedGpu(gpu_bytes, self.ledger, self._aliases_in_use.settle)
         self._size_of = size_of
         self._owners = Owners()
-        self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
         self._marks: dict[str, Snapshot] = {}

@@ -95,15 +95,21 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
 
 
 def _check_apart(op: str, outputs: list[torch.Tensor]) -> None:
-    """Refuse outputs that share memory: each rank's part would overwrite another's."""
+    """Refuse outputs that share memory: each rank's part would overwrite another's. If some have memory of their own,
+    the others may be padding, whose values nobody reads: Muon gathers parameters so."""
     taken = sorted((span, index) for index, tensor in enumerate(outputs) for span in spans([tensor]))
-    for ((storage, _, end), one), ((other, start, _), two) in pairwise(taken):
-        if storage == other and start < end:
-            raise ValueError(
-                f"{op}: outputs {min(one, two)} and {max(one, two)} share memory, so that one rank's part would "
-                f"overwrite another's. Make a tensor for each: [torch.empty(...) for _ in range({len(outputs)})]; a "
-                "list times a number repeats one tensor."
-            )
+    shared = [
+        sorted((one, two))
+        for ((storage, _, end), one), ((other, start, _), two) in pairwise(taken)
+        if storage == other and start < end
+    ]
+    if shared and len({index for pair in shared for index in pair}) == len(outputs):
+        one, two = min(shared)
+        raise ValueError(
+            f"{op}: outputs {one} and {two} share memory, so that one rank's part would overwrite another's. Make a "
+            f"tensor for each: [torch.empty(...) for _ in range({len(outputs)})]; a list times a number repeats one "
+            "tensor."
+        )
 
 
 def _check_single(op: str, group_size: int, whole: torch.Tensor, part: torch.Tensor) -> None:

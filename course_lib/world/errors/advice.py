@@ -66,6 +66,10 @@ _ADVICE = {
         "leave out this hook. gloo, the backend of this world, cannot overlap DDP with ZeroRedundancyOptimizer. NCCL "
         "can."
     ),
+    "::alltoall: invalid tensor size": (
+        "gloo, the backend of this world, needs parts of one size in the lists of all_to_all, and NCCL does not. Join "
+        "the parts, and call all_to_all_single(output, input, output_split_sizes, input_split_sizes)."
+    ),
     "invalid tensor size at index": _SHAPES,
     "Check failed: outputShape[0] * worldSize": _SHAPES,
     "Default process group has not been initialized": (

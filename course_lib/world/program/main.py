@@ -1,5 +1,7 @@
-"""The `__main__` of a program, which pickle and others find in `sys.modules`."""
+"""The `__main__` of a program, which pickle and others find in `sys.modules`, and the `print` that it may replace."""
 
+import builtins
+import functools
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,9 +28,38 @@ class _MainOfRanks(ModuleType):
 
 @contextmanager
 def main_of_ranks() -> Iterator[None]:
-    """Give each thread that is a rank its own `__main__` inside the block."""
-    with is_main(_MainOfRanks("__main__")):
+    """Give each thread that is a rank its own `__main__` and its own `builtins.print` inside the block."""
+    with is_main(_MainOfRanks("__main__")), _print_of_ranks():
         yield
+
+
+@contextmanager
+def _print_of_ranks() -> Iterator[None]:
+    """Many programs replace `print`, so that only rank 0 prints: let each thread that is a rank replace its own."""
+    own, real = threading.local(), print
+
+    class Builtins(ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "print" and interposer.current() is not None:
+                own.print = value
+            else:
+                super().__setattr__(name, value)
+
+    @functools.wraps(real)
+    def print_of_rank(*args: Any, **kwargs: Any) -> None:
+        call, own.print = getattr(own, "print", real), real  # which the rank's own calls
+        try:
+            call(*args, **kwargs)
+        finally:
+            own.print = call
+
+    builtins.print = print_of_rank
+    builtins.__class__ = Builtins
+    try:
+        yield
+    finally:
+        builtins.__class__ = ModuleType
+        builtins.print = real
 
 
 @contextmanager

@@ -72,6 +72,13 @@ def all_gather():
     return torch.cat(parts)
 
 
+def all_gather_with_padding():
+    """Muon gathers its last parameters so: all outputs without a parameter are one tensor."""
+    parts = [mine() + 1] + [torch.empty(2)] * (N - 1)
+    dist.all_gather(parts, parts[rank()])
+    return parts[0]
+
+
 def all_gather_single():
     whole = torch.empty(2 * N)
     dist.all_gather_single(whole, mine())
@@ -161,6 +168,7 @@ SINCE_TORCH_2_12 = pytest.mark.skipif(torch.__version__ < (2, 12), reason="gloo 
         (broadcast, [2, 20]),
         (reduce, [3, 30]),
         (all_gather, [0, 0, 1, 10, 2, 20]),
+        (all_gather_with_padding, [1, 1]),
         (all_gather_single, [0, 0, 1, 10, 2, 20]),
         (reduce_scatter, [3, 30]),
         (reduce_scatter_single, [3, 30]),

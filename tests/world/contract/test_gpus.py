@@ -233,6 +233,9 @@ def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
 @pytest.mark.filterwarnings("ignore:FSDP.state_dict_type:FutureWarning", "ignore::Warning:torch.distributed.fsdp")
 def test_fsdp1_offloads_a_whole_state_dict_to_the_host_and_saves_its_optimizer(gpus) -> None:
     def program():
+        # Imported here: the default of its `process_group` is the group that exists at the import.
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
         torch.cuda.set_device(dist.get_rank())
         model = FullyShardedDataParallel(
             mlp(), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=dist.get_rank()
@@ -240,9 +243,10 @@ def test_fsdp1_offloads_a_whole_state_dict_to_the_host_and_saves_its_optimizer(g
         options = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
         with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, options):
             state = {name: (value.device.type, value.clone()) for name, value in model.state_dict().items()}
-            optimizer = torch.optim.Adam(model.parameters())
-            model(batch(dist.get_rank())).square().mean().backward()
-            optimizer.step()
+            optimizer, scaler = torch.optim.Adam(model.parameters()), ShardedGradScaler()
+            scaler.scale(model(batch(dist.get_rank())).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
             saved = FullyShardedDataParallel.optim_state_dict(model, optimizer)
         return state, [*saved.get("state", ())]
 
@@ -318,6 +322,16 @@ def test_a_mesh_of_gpus_carries_tensor_parallel_attention(gpus) -> None:
 
     for told, device, difference in gpus(2).run(program):
         assert (told, device) == ("cuda", "cuda") and difference < 1e-6
+
+
+def test_attention_over_a_sequence_in_shards_is_that_of_the_whole_sequence(gpus) -> None:
+    def program():
+        whole = torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(1)).cuda()
+        x = distribute_tensor(whole, init_device_mesh("cuda", (2,)), [Shard(2)])
+        attention = nn.functional.scaled_dot_product_attention
+        return (attention(x, x, x).full_tensor() - attention(whole, whole, whole)).abs().max().item()
+
+    assert max(gpus(2).run(program)) < 1e-6
 
 
 def test_tensors_are_distributed_over_a_mesh_of_gpus(gpus) -> None:
@@ -540,8 +554,7 @@ def test_a_model_on_the_host_is_not_counted(gpus) -> None:
 
 def test_reset_peak_memory_stats_leaves_the_peak_of_the_run(gpus) -> None:
     def program():
-        large = torch.zeros(2 * MB, device="cuda")
-        del large
+        dist.all_reduce(torch.zeros(2 * MB, device="cuda"))
         torch.cuda.reset_peak_memory_stats()
         at_reset = torch.cuda.max_memory_allocated()
         small = torch.zeros(MB // 4, device="cuda")

@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.fsdp import FullyShardedDataParallel, _flat_param, _init_utils
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
@@ -202,6 +203,9 @@ def _of_fsdp() -> Iterator[Replacement]:
 
     yield part, "to_sharded_dtensor", to_sharded_dtensor
     yield fsdp, "__init__", __init__
+    # Its default is the group that existed when the module was imported: a different rank's, or that of an earlier run.
+    scale = functools.partialmethod(ShardedGradScaler.__init__, process_group=None)
+    yield ShardedGradScaler, "__init__", scale
     for module in (_init_utils, _fsdp_init):
         yield module, "_move_states_to_device", move
     # It refuses parameters on the CPU.

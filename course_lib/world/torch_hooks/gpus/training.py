@@ -104,8 +104,8 @@ def _synchronized(self: Any, x: Tensor) -> Tensor:
 def _local_attention(attention: Any) -> Any:
     def scaled_dot_product_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute attention of DTensors on their local parts: DTensor has rules for CUDA's kernels, not for a CPU's.
-        Heads and samples, which a DTensor's shards split, do not depend on each other."""
-        if not isinstance(query, DTensor):
+        Heads and samples do not depend on each other; positions do, and torch refuses a sequence in shards."""
+        if not isinstance(query, DTensor) or any(place.is_shard(query.dim() - 2) for place in query.placements):
             return attention(query, *args, **kwargs)
         args, kwargs = tree_map_only(DTensor, DTensor.to_local, (args, kwargs))
         local = attention(query.to_local(), *args, **kwargs)
