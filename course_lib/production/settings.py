@@ -216,8 +216,17 @@ UNEXPLAINED = frozenset(section + name for section, names in _UNEXPLAINED.items(
 
 GONE: dict[str, str] = {
     **dict.fromkeys(
-        ("nebula", "compression_training", "quantize_training", "sparse_gradients", "eigenvalue", "sparse_attention"),
+        (
+            *("nebula", "compression_training", "quantize_training", "sparse_gradients", "eigenvalue"),
+            *("sparse_attention", "graph_harvesting", "progressive_layer_drop"),
+            "zero_optimization.zeropp_loco_param",
+        ),
         "DeepSpeed has removed it, and refuses the configuration. Take it out.",
+    ),
+    **dict.fromkeys(
+        ("zero_optimization.mics_shard_size", "zero_optimization.mics_hierarchical_params_gather"),
+        "DeepSpeed has removed it, and refuses the configuration. Nearest are zero_hpz_partition_size, and FSDP2 on a "
+        "mesh of two dimensions.",
     ),
     "amp": "DeepSpeed has removed it. Use bf16 or fp16.",
     "bfloat16": "It is out of date. Use bf16.",

@@ -74,6 +74,15 @@ def test_defaults_that_surprise_are_told_where_they_hold() -> None:
             "zero_optimization.cpu_offload: It is out of date. Use offload_optimizer with device cpu.",
         ),
         ({"amp": {}}, "amp: DeepSpeed has removed it. Use bf16 or fp16."),
+        (
+            {"progressive_layer_drop": {"enabled": True}},
+            "progressive_layer_drop: DeepSpeed has removed it, and refuses the configuration. Take it out.",
+        ),
+        (
+            zero(stage=3, mics_shard_size=8),
+            "zero_optimization.mics_shard_size: DeepSpeed has removed it, and refuses the configuration. Nearest are "
+            "zero_hpz_partition_size, and FSDP2 on a mesh of two dimensions.",
+        ),
         ({"bf16": True}, "bf16: a section is wanted, with settings in it. Write {...}."),
         ({"zero_optimization": 3}, "zero_optimization: a section is wanted, with settings in it. Write {...}."),
     ],
