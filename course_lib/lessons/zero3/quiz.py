@@ -160,7 +160,7 @@ QUIZ = Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
         asks for a saved weight?
 
         - [x] Some gradients need no weight, and would arrive at parameters that are still empty
-          > For example, the gradient of an added bias. It would not fit an empty parameter.
+          > For example, the gradient of an embedding's matrix. It would not fit an empty parameter.
         - [ ] Autograd never asks for weights in backward
           > It does: it computes the gradient of a linear layer's input with the weight.
         - [ ] Then all units would be gathered at the same time

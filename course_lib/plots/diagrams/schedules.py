@@ -53,7 +53,8 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]]) -> Picture:
     hidden = sum(max(0.0, min(span.end, end) - span.start) for span in sent) / sum(b - a for a, b in sent)
     caption = (
         f"{len(buckets)} buckets. Backward hides {percent(hidden)} of the time in which they travel. The last bucket "
-        "is full only when backward ends, so backward hides nothing of it."
+        "is full only when backward ends, so backward hides nothing of it. Assumed here: a bucket travels as long as "
+        "it fills."
     )
     lines = (
         f"bucket {number} ({', '.join(name for name, _ in bucket)}): fills {fill}, travels {travels}"
