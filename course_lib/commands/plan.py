@@ -14,7 +14,7 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan, Settings
-from ..planner.explain import assumed, band
+from ..planner.explain import assumed, band, notes
 from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
 from ..planner.training.checks import PlanError
 
@@ -70,7 +70,7 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
         planned, found = _found(options, what, machine, settings)
         yield found
     head, _, *rest = planner.page(planned, machine)
-    yield from (head, *rest, " ".join(_most(planned, gpu)))
+    yield from (head, *map(as_options, rest), " ".join(_most(planned, gpu)))
     if options.why:
         yield planned.explain(machine).partition("\n\n")[2]
         yield "\n".join(planner.units(planned)).lstrip()
@@ -143,7 +143,7 @@ def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: 
 
 def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Hardware) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("", "peak", "sent", *planner.COSTS)]
-    shown, refusals = list[tuple[Plan, Hardware]](), []
+    shown, said, refusals = list[tuple[Plan, Hardware]](), dict[str, list[str]](), []
     for values in product(*twice.values()):
         chosen = dict(zip(twice, values, strict=True))
         try:
@@ -151,9 +151,12 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
             held = planner.size(one.peak_bytes), planner.size(one.sent_bytes)
             rows.append((" ".join(flags(chosen)), *held, *planner.costs(one, machine)))
             shown.append((one, machine))
+            for note in notes(one):
+                said.setdefault(as_options(note), []).append(rows[-1][0])
         except CourseError as refusal:
             refusals.append(f"{' '.join(flags(chosen))}: {as_options(str(refusal))}")
-    yield from (planner.aligned(rows), *band(*shown), *refusals)
+    lines = (f"{', '.join(of)}: {note}" if len(of) < len(shown) else note for note, of in said.items())
+    yield from (planner.aligned(rows), *lines, *band(*shown), *refusals)
 
 
 def _most(planned: Plan, gpu: str) -> Iterator[str]:

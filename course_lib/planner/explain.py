@@ -82,7 +82,13 @@ def header(plan: Plan) -> Iterator[str]:
     usual = [f"{name}={value}" for name, value in assumed(plan.settings).items()]
     yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
-    settings, chunks, stages = plan.settings, plan.settings.model_chunks, plan.settings.pipeline_parallel
+    yield from notes(plan)
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """Yield sentences on settings that change nothing or go beyond the model, and on what the plan leaves out."""
+    known, settings = plan.model.transformer, plan.settings
+    chunks, stages = settings.model_chunks, settings.pipeline_parallel
     for name, idle, why in (
         ("frozen", settings.frozen != "bf16" and not settings.partly_frozen,
          "all is trained. Give lora_rank or trainable as well"),
@@ -96,11 +102,10 @@ def header(plan: Plan) -> Iterator[str]:
         yield f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM refuses this."
     if known and settings.sequence > known.context:
         yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."
-    if not model.units:
-        left = "buffers and activations are left out, and seconds are those of a model without experts"
-        yield f"Only the number of parameters is known: {left}."
-    elif known is None:
-        yield "Only the shapes are known: activations are left out."
+    if known is None:
+        what, left = ("shapes are", "") if plan.model.units else ("number of parameters is", "buffers, ")
+        yield (f"Only the {what} known. The plan leaves out {left}activations, and the time of attention scores and "
+               "element-wise work. In it, all parameters compute each token, as without experts.")  # fmt: skip
 
 
 def page(plan: Plan, *machines: Hardware) -> Iterator[str]:

@@ -152,6 +152,15 @@ def test_a_setting_given_twice_is_compared(course) -> None:  # type: ignore[no-u
         assert re.split(r"  +", row)[1:] == list(expected)
 
 
+def test_a_comparison_says_what_is_left_out_and_for_which_rows(course) -> None:  # type: ignore[no-untyped-def]
+    number = course("7b --gpus 8 --checkpointing none --checkpointing full")
+    stages = course("llama-7b --stage 2 --stage 3 --reshard no")
+
+    assert number.count("\nOnly the number of parameters is known. The plan leaves out buffers, activations, ") == 1
+    assert "\n--stage 2: --reshard no changes nothing: only stage 3 gathers parameters.\n" in stages
+    assert "--reshard no changes nothing" in course("llama-7b --stage 2 --reshard no")
+
+
 def test_what_does_not_go_together_is_left_out_and_said(course) -> None:  # type: ignore[no-untyped-def]
     text = course("llama3-8b --stage 0 --stage 3 --offload none --offload optimizer")
 

@@ -343,7 +343,7 @@ def test_a_reason_names_the_width_of_its_own_bytes() -> None:
 def test_an_explanation_without_hardware_has_no_seconds() -> None:
     text = plan(params=7.5e9, world_size=64, stage=2).explain()
 
-    assert "Only the number of parameters is known: buffers and activations are left out, and seconds are" in text
+    assert "Only the number of parameters is known. The plan leaves out buffers, activations, and the time of" in text
     assert "Most at once on the device: 16.6 GB, end of backward; 16.4 GB between steps." in text
     assert "A step of" not in text
 
@@ -362,4 +362,4 @@ def test_an_explanation_says_what_lives_on_the_host() -> None:
     text = plan(params=[(1000, 1000)], world_size=8, stage=2, offload=["optimizer"]).explain()
 
     assert "host           states of adam: 8 bytes each, a shard: 1/8" in text
-    assert "Only the shapes are known: activations are left out." in text
+    assert "Only the shapes are known. The plan leaves out activations, and the time of attention scores" in text

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ...planner import HARDWARE, shortage, size, verdict
-from ...planner.explain import band
+from ...planner.explain import band, notes
 from .drawing import Shown, drawing, ends
 from .fields import START, address, call, command, entry, form, labelled, planned, value
 
@@ -103,7 +103,7 @@ class Planner:
                 text = f"{size(short)} short on {rank}: {taken}, and the device has {size(machine.memory_bytes)}."
             elif short > 0:
                 text = f"{size(short)} short on rank 0, {where}."
-            cautions = [*band((plan, machine))]
+            cautions = [*map(labelled, notes(plan)), *band((plan, machine))]
         before, after = ("".join(f"<p>{escape(one)}</p>" for one in lines) for lines in (self.notes, cautions))
         return f'{before}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>{after}'
 

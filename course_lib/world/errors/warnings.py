@@ -99,8 +99,8 @@ def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     yield (
         f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
         f"{name and f', in {name},'} at {quoted(call.line)}{_counters(call, calls[rank])}. No earlier call had "
-        f"one{where}. Next: look at how {who(whose)} computed it. An attention mask contains such values on purpose, "
-        "and a loss scaler expects them."
+        f"one{where}. Next: look at how {who(whose)} computed it, or whether it was filled at all after `torch.empty` "
+        "or `to_empty`. An attention mask contains such values on purpose, and a loss scaler expects them."
     )
 
 

@@ -195,8 +195,8 @@ def test_the_first_value_that_is_not_finite(local_world, value, dtype) -> None:
     assert re.sub(r"line \d+", "line _", warning) == (
         "rank 1 brought a value that is not finite (infinity or NaN) to all_reduce #3, in gradient, at test_layout.py "
         "line _, in overflows:  dist.all_reduce(gradient, op), with step = 2. No earlier call had one. Next: "
-        "look at how rank 1 computed it. An attention mask contains such values on purpose, and a loss scaler expects "
-        "them."
+        "look at how rank 1 computed it, or whether it was filled at all after `torch.empty` or `to_empty`. An "
+        "attention mask contains such values on purpose, and a loss scaler expects them."
     )
 
 
