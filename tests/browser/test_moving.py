@@ -132,7 +132,7 @@ def test_play_goes_to_the_end_and_can_be_paused(opened, page: Page, motion: str)
     assert float(page.get_by_role("slider", name="time").input_value()) < 0.5
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 320), ("dark", 1600)])  # a lesson on a phone has 328
+@pytest.mark.parametrize(("theme", "width"), [("light", 270), ("dark", 1600)])  # a lesson on a phone has 328
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_fits_its_page_in_both_themes(opened, page: Page, name: str, theme: str, width: int) -> None:
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]

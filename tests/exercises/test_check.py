@@ -37,7 +37,8 @@ def test_a_right_solution_passes_and_says_what_was_tried() -> None:
     assert (verdict.status, verdict.findings, verdict.mistake) == ("passed", (), None)
     assert repr(verdict) == (
         "✓ sample.mean: passed\n"
-        "All 6 cases agree with the reference. Calls: 15 (the reference: 15). Bytes sent: 318 (the reference: 318)."
+        "All 6 cases agree with the reference. Calls in the check: 15 (the reference: 15). "
+        "Bytes sent: 318 (the reference: 318)."
     )
 
 
@@ -45,7 +46,8 @@ def test_a_pass_is_compared_with_the_reference() -> None:
     few, many = Cost(calls=1, sent_bytes=8), Cost(calls=1200, sent_bytes=80, seconds=3.21)
 
     assert Cost(calls=0, sent_bytes=0).against(Cost(calls=0, sent_bytes=0)) == ""
-    text = "Calls: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8). CPU time: 3.2 times the reference's."
+    text = "Calls in the check: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8). "
+    text += "CPU time: 3.2 times the reference's."
     assert many.against(few) == text
 
 
@@ -251,6 +253,7 @@ def test_an_error_without_a_world_speaks_of_the_function_and_not_of_ranks() -> N
 
     assert observed.startswith("your function raised ZeroDivisionError")
     assert "rank" not in observed.splitlines()[0]
+    assert only(DOUBLED.check(lambda numbers: doubel(numbers))).action.endswith("all cells above).")  # noqa: F821
 
 
 @pytest.mark.slow

@@ -19,6 +19,9 @@ NO_FUNCTION = Cause(
     action="Return the function itself, without parentheses behind its name.",
 )
 
+_OWN_NAMES = " A cell with %%ranks, and a program, see only names of their own."
+"""A part of the advice on an unknown name that does not concern exercises."""
+
 
 def unattempted(solution: Any, stub: Solution) -> bool:
     """Return whether `solution` is the unchanged stub, or has an empty body. Comments and docstrings do not count."""
@@ -92,6 +95,7 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     if not isinstance(error, RankError):
         return Finding(observed=str(error), action="Then run the cell again.", technical=True)
     observed, _, action = str(error).partition("\nNext: ")
+    action = action.replace(_OWN_NAMES, "")
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
         observed = f"your function raised {raised}\n  {quoted(raised.source_line)}"

@@ -5,6 +5,7 @@ const figure = JSON.parse(document.getElementById("data").textContent);
 const svg = document.querySelector("#figure svg"), form = document.getElementById("controls");
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const MOST_BUTTONS = 4, MOVE_MS = 450, SWEEP_MS = 9000, PAUSE_MS = 700;
+const NARROWEST = 308;  // in pixels: on a narrower page, a figure shrinks, so that its texts do not overlap
 
 function make(tag, attributes = {}, ...children) {
   const element = tag.startsWith("svg:") ? document.createElementNS(svg.namespaceURI, tag.slice(4)) : document.createElement(tag);
@@ -227,7 +228,8 @@ function addCursor() {
   svg.onpointermove = svg.onpointerdown = event => {
     if (playing && event.type === "pointermove") return;
     pause();
-    moveTo((event.clientX - svg.getBoundingClientRect().left - figure.left) / (width - figure.left - figure.right));
+    const {left, width: shown} = svg.getBoundingClientRect();
+    moveTo(((event.clientX - left) * width / shown - figure.left) / (width - figure.left - figure.right));
   };
   pause();
 }
@@ -243,8 +245,9 @@ function theme() {
 }
 
 function fit() {
-  if (svg.parentElement.clientWidth !== width) {
-    width = svg.parentElement.clientWidth;
+  const fitting = Math.max(NARROWEST, svg.parentElement.clientWidth);
+  if (fitting !== width) {
+    width = fitting;
     svg.setAttribute("viewBox", `0 0 ${width} ${figure.height}`);
     now.clear();
     drawn.clear();
