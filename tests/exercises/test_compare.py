@@ -189,6 +189,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([3.5], [0.0], ""),
         ([torch.tensor(3.0)], [torch.tensor(0.0)], ""),
         ([t(1, 2, 3, 4)] * 2, [t(1, 2, 0, 0), t(0, 0, 3, 4)], "A part is right, and the rest is 0"),
+        ([t(1e-3, 2e-3)], [t(1e-3, 2.0002e-3)], ""),  # small numbers, without any 0
         # counts, truth values and words: nothing is computed with them
         ([{"a": 3}], [{"a": 0}], ""),
         ([8] * 2, [4] * 2, ""),

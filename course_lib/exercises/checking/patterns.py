@@ -54,7 +54,8 @@ def _half_filled(gap: Gap) -> Cause | None:
         ours, theirs = numbers(expected), numbers(given)
         if ours is None or theirs is None or len(ours) != len(theirs) or not any(theirs):
             return None
-        if not all(b == 0 or close((a,), (b,), gap.tolerance) for a, b in zip(ours, theirs, strict=True)):
+        filled = tuple(a if b == 0 else b for a, b in zip(ours, theirs, strict=True))
+        if filled == theirs or not close(ours, filled, gap.tolerance):
             return None
     return Cause(
         likely="A part is right, and the rest is 0: nothing was written there, or it was cleared.",

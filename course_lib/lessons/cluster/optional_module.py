@@ -88,7 +88,8 @@ def as_written(model, x, use):
 CALL, ADD = 'extra = model["expert"](x)\n', "x = x + (extra if use else 0 * extra)"
 
 exercise.edit("some-ranks-alone", {CALL: "", ADD: 'x = x + model["expert"](x) if use else x'}, """
-    Only some ranks call the expert. They wait in its all-gather, and the other ranks are already at the next unit.
+    Only some ranks call the expert. Its all-gather pairs with a different unit's call on the other ranks, and from
+    there on the ranks are one call apart.
     Next: call the expert on every rank, and count its output only where `use` is true.""")
 
 exercise.edit("everyone-uses-it", {"(extra if use else 0 * extra)": "extra"}, """

@@ -167,7 +167,7 @@ def starts_in_time(moments: str, action: str, op: str = "all_reduce") -> Rule:
         ]
         if late:
             yield Finding(
-                observed=f"{trial.who(late)} started its {op} later than possible. The table shows how many were "
+                observed=f"On {trial.who(late)}, {op} started later than possible. The table shows how many were "
                 f"started {moments}.",
                 action=action,
                 table=tuple(

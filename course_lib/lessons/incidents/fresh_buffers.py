@@ -158,7 +158,7 @@ SEND = "for buffer in model.buffers():\n    dist.broadcast(buffer, 0)\n"
 exercise.start_edit({SEND: ""})
 
 exercise.edit("nobody-fills-the-buffers", {SEND: "dist.barrier()\n"}, """
-    On all ranks but 0, the model's buffers still contain what `to_empty` found in the memory.
+    On all ranks but 0, the buffers do not have rank 0's numbers: `to_empty` made them anew, and does not fill them.
     Next: print `named_buffers()` on two ranks, and compare.""")
 
 exercise.edit("only-the-mask", {SEND: "dist.broadcast(model.mask, 0)\n"}, """

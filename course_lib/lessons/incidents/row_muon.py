@@ -45,13 +45,14 @@ def trained(solution: Solution, width: int, seed: int) -> dict[str, Any]:
     def batches() -> Iterator[Tensor]:
         for number, x in enumerate(inputs):
             if number < 2:
-                before.append([gathered(layer.weight) for layer in (layers[0], layers[-1])])
+                before.append([layer.weight.detach().clone() for layer in (layers[0], layers[-1])])
             elif number == 2:
                 mark(BETWEEN)
             yield x
 
     losses = solution(nn.Sequential(*layers), batches(), LR, orthogonal)
-    first, last = (torch.linalg.svdvals((old - new) / LR).tolist() for old, new in zip(*before, strict=True))
+    first, last = (torch.linalg.svdvals((gathered(old) - gathered(new)) / LR).tolist()
+        for old, new in zip(*before, strict=True))
     return {"losses": losses, "first step, first matrix": first, "first step, last matrix": last,
         "parameters": [gathered(layer.weight) for layer in layers]}
 

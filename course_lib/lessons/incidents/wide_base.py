@@ -158,6 +158,11 @@ exercise.edit("computes-in-fp32", {POLICY: "model.float()\npolicy = MixedPrecisi
     Without bf16 for the computation, the program fits together again in fp32. It is slower, the trained adapters
     differ, and the base still has four bytes a number. Next: keep the policy.""")
 
+exercise.edit("reduces-in-fp32", {"(param_dtype=torch.bfloat16)":
+    "(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"}, """
+    You sum the gradients over ranks in fp32. That is more exact than the sum in bf16 that the program makes, so the
+    adapters differ. Next: leave out `reduce_dtype`.""")
+
 exercise.edit("fewer-moments", {POLICY: WIDE + POLICY, "torch.optim.AdamW(": "torch.optim.SGD("}, """
     You save Adam's moments, and the adapters are trained differently. The moments belong to the adapters only, so they
     are small. Next: keep the optimizer, and look at the largest part of what a rank holds.""")

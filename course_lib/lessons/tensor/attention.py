@@ -18,7 +18,7 @@ HEAD = 12
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, seed, length = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(2, 3)
+    world_size, seed, length = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(3, 4)
     heads = 2 * world_size
     return Case(world_size=world_size, args=lambda rank: (seed, length, heads), what=f"{heads} heads, {length} tokens")
 
@@ -117,6 +117,13 @@ exercise.edit("attends-over-heads", {".unflatten(2, (heads // world_size, -1)).t
     ".unflatten(2, (heads // world_size, -1))", "attended.transpose(1, 2).flatten(2)": "attended.flatten(2)"}, """
     Your query, key and value are [batch, length, heads, size]. The attention works over the last two dimensions, so the
     heads of one token attend to each other. Next: swap length and heads before the attention, and back after it.
+    """)
+
+exercise.edit("reshaped-into-heads", {".unflatten(2, (heads // world_size, -1)).transpose(1, 2)":
+    ".reshape(x.shape[0], heads // world_size, x.shape[1], -1)"}, """
+    You reshape query, key and value to [batch, heads, length, size] at once. Reshaping moves no number, so a head
+    gets features of other heads, at the wrong tokens.
+    Next: reshape to [batch, length, heads, size], and swap length and heads.
     """)
 
 exercise.edit("out-cut-by-rows", {"out.chunk(world_size, dim=1)[rank]": "out.chunk(world_size)[rank].t()"}, """

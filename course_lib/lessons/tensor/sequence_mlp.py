@@ -121,7 +121,7 @@ exercise.edit("copy-on-x", {NORMED: "norm(copy(x))"}, """
 
 exercise.edit("bias-not-summed", {"copy(down.bias)": "down.bias"}, """
     The gradient of `down.bias` comes only from this rank's tokens. Under tensor parallel it was whole, because every
-    rank had all tokens there. Next: pass it through `copy`.
+    rank had all tokens there. Next: pass `down.bias` through `copy`.
     """)
 
 exercise.edit("bias-on-every-rank", {

@@ -109,6 +109,11 @@ _ADVICE = {
         "correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart "
         "of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own."
     ),
+    "cannot access local variable": (
+        "a line of the function assigns to this name, so it is a variable of the function: assign to it before that "
+        "line. If you mean a variable outside, declare it `nonlocal` (`global` if it is outside all functions), write "
+        "into it (`x[...] = `, `x.copy_()`), or choose a different name."
+    ),
     "No module named": (
         "correct the name, or install the package for the Python that runs this, which may not be the one of your "
         f"program: {sys.executable} -m pip install …"
