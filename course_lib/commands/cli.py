@@ -168,7 +168,6 @@ def run_check(options: argparse.Namespace) -> int:
         print(one, flush=True)
         graded.append(one)
         _write(reports, [*graded, *(one for one in done if one.notebook not in {other.notebook for other in graded})])
-    _write(reports, graded)
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1
@@ -187,7 +186,9 @@ def _earlier(file: Path | None, read: Callable[[str], list[Any]]) -> list[Any]:
 def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:
     for file, encoding, text in reports:
         try:
-            if file:
+            if file and (file.is_symlink() or (file.exists() and not file.is_file())):  # /dev/stdout stays what it is
+                file.write_text(text(graded), encoding, "backslashreplace", newline="")
+            elif file:
                 new = file.with_name(f"{file.name}.new")  # a grader that is killed leaves the old file or the new one
                 new.write_text(text(graded), encoding, "backslashreplace", newline="")
                 new.replace(file)
