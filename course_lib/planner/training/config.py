@@ -107,8 +107,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         each = 1 + 2 * found["ffn"] + found["hidden"]
         vectors += found["hidden"] + heads + _first(config, _EXPERTS) * each
     found |= {
-        "name": _printable(config.get("_name_or_path") or kind), "kv_heads": kv_heads, "head_size": size, "gated": gated,
-        "vectors": vectors, "source": "config.json",
+        "name": _printable(config.get("_name_or_path") or kind), "kv_heads": kv_heads, "head_size": size,
+        "gated": gated, "vectors": vectors, "source": "config.json",
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
         "tied": bool(tied),
     } | _windows(config, kind, found["layers"])  # fmt: skip
