@@ -122,11 +122,10 @@ def run_reset(options: argparse.Namespace) -> None:
 
 
 def run_program(options: argparse.Namespace) -> int:
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # a shell may have it ignored
-        signal.signal(signal.SIGINT, _end)
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the server, which Ctrl-C must not end
     if options.world == "processes" and hasattr(os, "fork"):
         _start_server(gpus=options.gpus is not False)
+    signal.signal(signal.SIGINT, _end if usual is signal.default_int_handler else usual)  # a shell may have it ignored
     from course_lib.commands import run  # loads torch
 
     signal.signal(signal.SIGINT, usual)
