@@ -112,6 +112,7 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
 def named(source: str, function: str) -> list[str]:
     """Return the names that `source` calls `function` with, in order: "ranks.hello" for `@exercise("ranks.hello")`.
 
+    A call that only borrows, such as `exercise("ranks.hello").answer(globals())`, is left out.
     Text that is not Python, such as a cell of shell commands, calls nothing.
     """
     if function not in source:
@@ -142,9 +143,11 @@ def exercise_title(name: str) -> str:
 
 
 def _calls(source: str, function: str) -> list[ast.Call]:
-    """Return the calls of `function` in `source`, in order."""
-    nodes = ast.walk(ast.parse(source))
+    """Return the calls of `function` in `source`, in order, without those that borrow."""
+    nodes = list(ast.walk(ast.parse(source)))
+    borrowed = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "answer"]
     calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node.func) == function]
+    calls = [call for call in calls if call not in borrowed]
     return sorted(calls, key=lambda call: (call.lineno, call.col_offset))
 
 

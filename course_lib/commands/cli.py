@@ -122,11 +122,10 @@ def run_reset(options: argparse.Namespace) -> None:
 
 
 def run_program(options: argparse.Namespace) -> int:
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # a shell may have it ignored
-        signal.signal(signal.SIGINT, _end)
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the server, which Ctrl-C must not end
     if options.world == "processes" and hasattr(os, "fork"):
         _start_server(gpus=options.gpus is not False)
+    signal.signal(signal.SIGINT, _end if usual is signal.default_int_handler else usual)  # a shell may have it ignored
     from course_lib.commands import run  # loads torch
 
     signal.signal(signal.SIGINT, usual)
@@ -168,7 +167,6 @@ def run_check(options: argparse.Namespace) -> int:
         print(one, flush=True)
         graded.append(one)
         _write(reports, [*graded, *(one for one in done if one.notebook not in {other.notebook for other in graded})])
-    _write(reports, graded)
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1
@@ -187,7 +185,9 @@ def _earlier(file: Path | None, read: Callable[[str], list[Any]]) -> list[Any]:
 def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:
     for file, encoding, text in reports:
         try:
-            if file:
+            if file and (file.is_symlink() or (file.exists() and not file.is_file())):  # /dev/stdout stays what it is
+                file.write_text(text(graded), encoding, "backslashreplace", newline="")
+            elif file:
                 new = file.with_name(f"{file.name}.new")  # a grader that is killed leaves the old file or the new one
                 new.write_text(text(graded), encoding, "backslashreplace", newline="")
                 new.replace(file)

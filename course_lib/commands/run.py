@@ -19,6 +19,9 @@ RANKS = 2
 
 _OPTIONS = {
     "run the cell again": "run the program again",
+    ", and in the error's .output": "",
+    ", or in the terminal of JupyterLab": "",
+    "Restart the kernel;": "Run the program again;",
     "World(…, gpus=True)": "--gpus",
     "World(…, timeout=…)": "--timeout",
     'World(…, backend="nccl")': "--world nccl",
@@ -50,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         _save(error, options.report)
         return 1
     except CourseError as error:
-        print(f"course run: {error}", file=sys.stderr)
+        print(f"course run: {_for_terminal(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"course run: {_for_terminal(interrupt) or 'interrupted'}", file=sys.stderr)

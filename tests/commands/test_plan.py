@@ -257,6 +257,8 @@ def test_a_file_that_describes_no_known_model_is_refused(course, tmp_path: Path)
     assert "Name a model's config.json." in course(f"--config {tmp_path}/config.json", code=1)
     (tmp_path / "config.json").write_text('{"kv_lora_rank": 512}')
     assert "a number of parameters instead, such as --params 7e9." in course(f"--config {tmp_path}/config.json", code=1)
+    (tmp_path / "config.json").write_text(r'{"model_type": "\u001b[2J"}')
+    assert r"config.json of \x1b[2J: without" in course(f"--config {tmp_path}/config.json", code=1)
 
 
 # Its help

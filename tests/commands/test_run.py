@@ -5,10 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 
 from course_lib.commands import cli
@@ -176,6 +178,8 @@ def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys
 
     for text in (capsys.readouterr().err, page.read_text("utf-8")):
         assert "pretend GPUs: --gpus." in text and "--world nccl" in text and "World(…, gpus" not in text
+    assert course_run(program("import os; os._exit(3)")) == 1
+    assert capsys.readouterr().err.endswith("\nNext: look at what that rank did last; its output is above.\n")
 
 
 def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,8 +268,25 @@ def test_a_page_of_the_run_is_written_to_a_file(program, tmp_path: Path, fails: 
     assert "<title>" in text and os.path.basename(path) in text and "Replay" in text
 
 
+def test_ctrl_c_while_the_fork_server_loads_torch_is_reported_in_one_line(program) -> None:
+    command = [sys.executable, "-m", "course_lib.commands.cli", "run", program("")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        while not any("forkserver" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()):
+            time.sleep(0.01)
+        time.sleep(0.3)  # its own modules come first
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "course run: interrupted\n")
+
+
 def test_lines_are_printed_while_ranks_run_and_ctrl_c_ends_them_with_130(program) -> None:
-    path = program("import time; print('begun', flush=True); time.sleep(600)")
+    path = program(
+        """
+        import signal, time
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        print("begun", flush=True); time.sleep(600)
+        """
+    )
     command = [sys.executable, "-m", "course_lib.commands.cli", "run", path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -277,4 +298,4 @@ def test_lines_are_printed_while_ranks_run_and_ctrl_c_ends_them_with_130(program
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the run was interrupted" in error and "program.py line 1, at the top level" in error
+    assert "the run was interrupted" in error and "program.py line 4, at the top level" in error

@@ -129,6 +129,7 @@ def test_a_head_may_be_larger_than_its_part_of_hidden() -> None:
 
 def test_a_text_model_inside_another_is_found() -> None:
     assert Transformer.from_config({"model_type": "any", "text_config": LLAMA}).layers == 32
+    assert [Transformer.from_config(LLAMA | {"model_type": kind}).name for kind in (None, [7])] == ["", "[7]"]
 
 
 def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:

@@ -23,7 +23,7 @@ from nbclient.util import ensure_async
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from ...exercises.registry import MOVED
+from ...exercises.registry import MOVED, REMOVED
 from ...syllabus import named
 from .limits import Limits, Watch
 
@@ -153,11 +153,11 @@ class _Client(NotebookClient):
 
 
 def handed_in(source: str) -> list[str]:
-    """Return the exercises that a cell hands in, by today's names, even if it is not valid Python: with a magic, or a
-    typo."""
+    """Return today's exercises that a cell hands in, by today's names, even if the cell is not valid Python: with a
+    magic, or a typo."""
     try:
         ast.parse(source)
         names = named(source, "exercise")
     except (SyntaxError, ValueError, RecursionError):
         names = HANDED_IN.findall(source)
-    return [MOVED.get(name, name) for name in names]
+    return [MOVED.get(name, name) for name in names if name not in REMOVED]

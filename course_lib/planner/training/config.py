@@ -62,7 +62,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         key: whole(key, config[key], least=0, most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
         for key in _NUMBERS if config.get(key) is not None
     }}  # fmt: skip
-    kind = config.get("model_type", "")
+    kind = _printable(config.get("model_type") or "")
     if kind == "gemma3_text":
         config = _GEMMA3 | config
     # A file leaves out what is transformers' default: True, or of a model inside another, that model's.
@@ -76,7 +76,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
     layers = config.get("layer_types")
-    strange += sorted({str(one) for one in layers} - {*_ATTENTION}) if isinstance(layers, list) else []
+    strange += sorted({_printable(one) for one in layers} - {*_ATTENTION}) if isinstance(layers, list) else []
     if strange:
         raise PlanError(
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
@@ -107,8 +107,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         each = 1 + 2 * found["ffn"] + found["hidden"]
         vectors += found["hidden"] + heads + _first(config, _EXPERTS) * each
     found |= {
-        "name": config.get("_name_or_path") or kind, "kv_heads": kv_heads, "head_size": size, "gated": gated,
-        "vectors": vectors, "source": "config.json",
+        "name": _printable(config.get("_name_or_path") or kind), "kv_heads": kv_heads, "head_size": size,
+        "gated": gated, "vectors": vectors, "source": "config.json",
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
         "tied": bool(tied),
     } | _windows(config, kind, found["layers"])  # fmt: skip
@@ -121,6 +121,11 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"dense_layers": _first(config, _DENSE), "dense_ffn": found["ffn"], "ffn": width,
                   "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
     return found
+
+
+def _printable(value: object) -> str:
+    """Return text without characters that change a terminal: a file is anybody's."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
 
 
 def _windows(config: Mapping[str, Any], kind: str, layers: int) -> dict[str, int]:

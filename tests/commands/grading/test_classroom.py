@@ -2,12 +2,13 @@
 
 import csv
 import io
+import os
 from pathlib import Path
 
 import pytest
 
 from course_lib.commands import cli
-from course_lib.commands.grading import Grade, Graded, as_gradebook, as_page
+from course_lib.commands.grading import Grade, Graded, as_gradebook, as_json, as_page, from_json
 from course_lib.syllabus import Lesson
 
 COURSE = [
@@ -115,13 +116,21 @@ def test_a_name_or_an_observation_is_neither_markup_nor_a_formula() -> None:
     assert "<b>" not in page and "<script" not in page
 
 
-def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gradebook, page = tmp_path / "grades.csv", tmp_path / "class.html"
+def test_the_command_writes_all_and_keeps_earlier_grades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradebook, page, record = tmp_path / "grades.csv", tmp_path / "class.html", tmp_path / "all.json"
+    bob = notebook("bob/04-second.ipynb", slip("b.z", ""))
+    record.write_text(as_json([bob]))
+    os.mkfifo(tmp_path / "pipe")
+    page.symlink_to("pipe")
+    reader = os.open(page, os.O_RDWR)  # so that nobody waits for the other end
     monkeypatch.setattr("course_lib.commands.cli.lessons", lambda: COURSE)
     monkeypatch.setattr(
         "course_lib.commands.grading.grade", lambda paths, limits, **_: [notebook(str(paths[0]), passed("b.z"))]
     )
+    reports = ["--gradebook", str(gradebook), "--page", str(page), "--json", str(record)]
 
-    assert cli.main(["check", "ann/04-second.ipynb", "--gradebook", str(gradebook), "--page", str(page)]) == 0
-    assert gradebook.read_text() == "\ufeffStudent,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\n"
-    assert "04 · Second: 1 of 1 <progress" in page.read_text()
+    assert cli.main(["check", "ann/04-second.ipynb", "--continue", *reports]) == 0
+    assert gradebook.read_text() == "\ufeffStudent,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\nbob,,bob,,0.0\n"
+    assert from_json(record.read_text()) == [notebook("ann/04-second.ipynb", passed("b.z")), bob]
+    assert page.is_fifo() and "04 · Second: 1 of 1 <progress" in os.read(reader, 100_000).decode()
+    os.close(reader)

@@ -20,12 +20,14 @@ import pytest
 from course_lib import exercise
 from course_lib.commands import cli
 from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
+from course_lib.commands.grading.grade import _expected
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.commands.grading.kernel import _Client, handed_in
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
 from course_lib.exercises import get
 from course_lib.progress import Progress
+from course_lib.syllabus import lessons, read_cells
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
 RIGHT = '@exercise("start.first")\ndef first():\n    return squared(dist.get_rank())'
@@ -178,6 +180,15 @@ def test_a_magic_or_a_slip_hides_no_exercise_and_a_stub_takes_nothing_back(grade
 def test_a_cell_of_version_2_hands_in_the_exercise_of_today(definition: str) -> None:
     assert handed_in(f'@exercise("precision.recompute")\n{definition}') == ["activations.recompute"]
     assert exercise("precision.recompute") is exercise("activations.recompute")
+    assert handed_in(f'@exercise("zero3.reduce_gradients")\n{definition}') == []
+
+
+def test_a_lesson_expects_its_own_exercises_and_none_that_it_borrows() -> None:
+    course = lessons()
+    for lesson in course:
+        cells = [cell["source"] for cell in read_cells(lesson.path) if cell["cell_type"] == "code"]
+        own = [name for source in cells for name in handed_in(source)]
+        assert _expected(lesson.path, own, course) == list(lesson.exercises), lesson.path.name
 
 
 @pytest.mark.slow
