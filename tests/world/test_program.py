@@ -253,6 +253,29 @@ def test_what_a_program_starts_itself_are_the_ranks(
     assert multiprocessing.get_start_method(allow_none=True) == method
 
 
+READS_A_QUEUE = """
+    import multiprocessing
+
+    def work(rank, results):
+        results.put(rank)
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method("spawn")
+        results = {queue}
+        processes = [multiprocessing.Process(target=work, args=(rank, results)) for rank in range(2)]
+        [process.start() for process in processes]
+        print(sorted(results.get() for _ in processes))
+        [process.join() for process in processes]
+"""
+
+
+def test_started_ranks_run_when_the_program_reads_a_queue(write, capsys: pytest.CaptureFixture[str]) -> None:
+    World(2).run_file(write(READS_A_QUEUE.format(queue="multiprocessing.Manager().Queue()")))
+    assert capsys.readouterr().out == "[0, 1]\n"
+    with pytest.raises(CourseError, match=r"an argument cannot be copied to the ranks \(Queue .* pass `mp\.Manager"):
+        World(2).run_file(write(READS_A_QUEUE.format(queue="multiprocessing.Queue()")))
+
+
 def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tmp_path: Path) -> None:
     program = SPAWNS.format(start="mp.spawn(work, args=(3, Box(1)), nprocs=3)")
     program = program.replace("dist.all_reduce(x)", "rank == 2 or dist.all_reduce(x)")

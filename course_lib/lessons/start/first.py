@@ -56,6 +56,10 @@ exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, "
     Your function squares the rank's number plus one. Ranks count from 0, as lists do.
     Next: square `dist.get_rank()`, without adding 1.""")
 
+exercise.edit("rank-as-a-name", {"dist.get_rank()": "rank"}, """
+    Your function reads a variable `rank`, which does not exist: a rank's number is the result of a call of torch.
+    Next: call `dist.get_rank()` in your function.""")
+
 exercise.edit("prints-it", {"return dist.get_rank() ** 2": "print(dist.get_rank() ** 2)"}, """
     Your function returns None. A rank's result is what your function returns; what it prints is only shown.
     Next: write `return` before the square.""")

@@ -35,8 +35,8 @@ _SHAPES = (
 )
 
 _SAME_MODEL = (
-    "build the same model on every rank: let rank 0 choose what its shape depends on, and send that to the others with "
-    "dist.broadcast_object_list."
+    "build the same model on every rank, and freeze the same parameters: let rank 0 choose what its shape depends on, "
+    "and send that to the others with dist.broadcast_object_list."
 )
 
 _ADVICE = {

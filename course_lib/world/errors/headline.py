@@ -118,7 +118,8 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         return headline, "there are two groups with the same members: call on them in the same order on every rank."
     if ops & {"send", "recv"} and ops - {"send", "recv"}:
         return headline, (
-            "look for a send or recv that is missing, or that comes after the collective: each message needs both."
+            "look for a send or recv that is missing, or that comes after the collective: each message needs both. Or "
+            "a rank that waits for a message left the collective out: look for an early `return` or an `if`."
         )
     return headline, "find an order of calls in which each rank's next partner is ready for it."
 

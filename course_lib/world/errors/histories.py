@@ -163,6 +163,8 @@ def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
         if (first in seen) != (second in seen):
             usual, odd = (some, others) if first in seen else (others, some)
             break
+        if first in seen:
+            return ""  # both orders have occurred: nothing shows which rank left out a call
     else:
         return ""
     theirs, mine = keys[usual[0]], keys[odd[0]]

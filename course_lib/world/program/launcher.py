@@ -15,7 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.managers import BaseProxy
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +40,7 @@ _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
 """The environment variables that give a rank its place. Only torchrun sets them."""
 
 _RANDOM: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
-    (torch.get_rng_state, torch.set_rng_state),
+    (lambda: torch.get_rng_state().numpy(), lambda state: torch.set_rng_state(torch.from_numpy(state))),  # not measured
     (random.getstate, random.setstate),
     (np.random.get_state, np.random.set_state),
 )
@@ -132,9 +134,16 @@ class _Launcher:
     ) -> None:
         forked = method == "fork"
         pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
+        try:
+            packed = tuple(map(pack, calls))
+        except RuntimeError as error:  # multiprocessing's, which names the object's class
+            raise CourseError(
+                f"an argument cannot be copied to the ranks ({error}). Next: instead of a queue or lock, pass "
+                "`mp.Manager().Queue()` or `mp.Manager().dict()`, or collect results with `dist.gather_object`."
+            ) from None
         started = _Started(
             program=self._program,
-            calls=tuple(map(pack, calls)),
+            calls=packed,
             numbered=numbered,
             environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
@@ -155,11 +164,23 @@ class _Launcher:
             self._waiting.append(process)
 
         yield BaseProcess, "start", start_later
+        for owner, name in ((Queue, "get"), (SimpleQueue, "get"), (BaseProxy, "_callmethod")):
+            yield owner, name, self._after_start(getattr(owner, name))
         for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
             yield module, "start_processes", self._start_processes
 
         if b"elastic_launch" in self._program.source() or b"notebook_launcher" in self._program.source():
             yield self._of_elastic()
+
+    def _after_start(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `call`, a queue's `get` or any method of a manager's object, so that a `get` runs the ranks first."""
+
+        def get(*args: Any, **kwargs: Any) -> Any:
+            if "get" in (call.__name__, *args[1:2]):
+                self.run_started()
+            return call(*args, **kwargs)
+
+        return get
 
     def _of_elastic(self) -> Replacement:
         """Return the replacement of the function behind torchrun."""

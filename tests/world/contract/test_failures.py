@@ -384,6 +384,22 @@ def skips_a_call_in_the_second_round() -> None:
 
 
 @fails("mismatch")
+def saves_in_a_round_of_its_own() -> None:
+    """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #4; rank 1: barrier #3
+      ranks 0, 2 called all_reduce #4 at test_failures.py line _, in saves_in_a_round_of_its_own:
+            dist.all_reduce(torch.ones(4))
+      rank 1 called barrier #3 at test_failures.py line _, in saves_in_a_round_of_its_own:  dist.barrier()
+    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue` or an `except` before
+            these lines.
+    """
+    for step in range(4):
+        dist.all_reduce(torch.ones(4))
+        if step == 1 or (rank() == 1 and step == 2):
+            dist.barrier()
+            dist.barrier()
+
+
+@fails("mismatch")
 def makes_one_call_instead_of_two() -> None:
     """the ranks disagree about the number of elements in all_reduce #6: ranks 0, 2: float32 [2]; rank 1: float32 [5]
       ranks 0, 2 called all_reduce #6 at test_failures.py line _, in reduce:  dist.all_reduce(x), called from
