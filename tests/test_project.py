@@ -180,6 +180,13 @@ def test_a_first_page_counts_lessons_exercises_and_hours(page: str) -> None:
     assert f"about {hours} hours: {len(course)} lessons with {len(exercises)} exercises" in text
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/validation.md", "notebooks/12-capstone.ipynb"])
+def test_a_page_counts_the_published_runs(page: str) -> None:
+    table = (ROOT / "docs/validation.md").read_text()  # tests/planner/test_validation.py counts them
+    (count,) = re.findall(r"^\| ran \| (\d+) \|", table, re.MULTILINE)
+    assert f" {int(count):,} published runs" in (ROOT / page).read_text()
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "notebooks/00-start-here.ipynb"])
 def test_a_first_page_has_the_hours_of_the_short_route(page: str) -> None:
     route = [lesson.minutes for lesson in lessons() if lesson.on_short_route]

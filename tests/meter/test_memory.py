@@ -1,6 +1,7 @@
 """What each rank holds: every byte once, under what it is there for, when it is there and no longer."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
-from course_lib import CourseError, World, mark
+from course_lib import CourseError, TinyGPT, World, mark
 from course_lib.meter import MemoryReport
 from course_lib.meter.watching import operators
 
@@ -198,6 +199,16 @@ def test_masters_of_a_bf16_model_are_optimizer_state() -> None:
 
     expected = {"parameters": BYTES // 2, "gradients": BYTES // 2, "optimizer": 3 * BYTES + 4}
     assert held(measured(program)) == expected
+
+
+def test_a_frozen_model_in_bf16_makes_no_masters_of_other_parameters() -> None:
+    def program():
+        reference = nn.Linear(N, 1, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+        shard = torch.zeros(N, requires_grad=True)
+        optimizer = torch.optim.SGD([shard])
+        return reference, shard, optimizer
+
+    assert held(measured(program)) == {"parameters": BYTES // 2 + BYTES}
 
 
 # Every byte once
@@ -586,6 +597,26 @@ def test_compiling_a_function_leaves_the_meter_out(backend) -> None:
     eager, compiled = (World(1, backend=backend, timeout=300).run(program, how) for how in (False, True))
     assert compiled[0] == (pytest.approx(eager[0][0]), [])
     assert compiled.memory[0].marks["end"].current_bytes == eager.memory[0].marks["end"].current_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile's default backend needs a C++ compiler")
+def test_memory_that_compiled_code_allocates_is_counted() -> None:
+    def program(backend):
+        torch.manual_seed(0)
+        net = TinyGPT(layers=1)
+        forward = torch.compile(net, backend=backend)
+        loss = forward(torch.zeros(2, 8, dtype=torch.long)).square().mean()
+        mark("forward")
+        loss.backward()
+
+    def activations(backend):
+        report = World(1, backend="processes", timeout=300).run(program, backend).memory[0]
+        return report.marks["forward"].by_category["activations"]
+
+    # A measured run can get the code that an unmeasured one has compiled.
+    World(1, backend="processes", timeout=300, measure=False).run(program, "inductor")
+    assert activations("inductor") == pytest.approx(activations("aot_eager"), rel=0.01)
 
 
 def test_a_lazy_layer_counts_from_its_first_forward_and_a_mark_may_be_a_number() -> None:

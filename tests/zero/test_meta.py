@@ -100,6 +100,12 @@ def test_a_module_that_nothing_fills_is_refused(make) -> None:
         World(2).run(lambda: zero.Stage3(on_meta(make), Adam))
 
 
+@pytest.mark.parametrize("engine", [zero.DataParallel, zero.Stage1, zero.Stage2])
+def test_only_stage_3_takes_a_model_without_values(engine) -> None:
+    with pytest.raises(RankError, match=r"Only Stage3 fills such a model\. Give the model memory first"):
+        World(2).run(lambda: engine(on_meta(Parts), Adam))
+
+
 def test_a_buffer_that_nothing_fills_is_refused() -> None:
     class Table(nn.Linear):
         def __init__(self) -> None:

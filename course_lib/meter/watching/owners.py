@@ -41,8 +41,10 @@ class Owners:
         in_modules = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
         stepped = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}
         unowned = {id(p): p for p in made if isinstance(p, Tensor)}
-        # A model in bf16 or fp16 is trained through fp32 copies of its parameters, which the optimizer updates.
-        width = min((p.dtype.itemsize for p in in_modules.values() if p.is_floating_point()), default=8)
+        # A model in bf16 or fp16 is trained through fp32 copies of its parameters, which the optimizer updates. A
+        # frozen one (a reference model, or the base of adapters) says nothing about how other parameters are trained.
+        trained = (p for p in in_modules.values() if p.requires_grad)
+        width = min((p.dtype.itemsize for p in trained), default=8)
         masters = {
             key: p for key, p in stepped.items() if key not in in_modules and p.dtype.itemsize > width and width < 4
         }

@@ -113,6 +113,7 @@ class _Step:
         kept = self.engine.policy.kept * self.own.params + sum(frozen_bytes(model, settings))
         self.kept = kept / max(1, model.params)  # bytes of a parameter in a shard; a stage may have none
         self.layer_share = 1 / max(1, len(model.units) - 1)
+        self.last = False  # whether the micro-batch that `run` schedules is the last one before the step
 
     def run(self, last: bool) -> Timeline:
         """Schedule a micro-batch. After the last, gradients have been reduced, and the optimizer makes its step."""

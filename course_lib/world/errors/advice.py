@@ -52,6 +52,10 @@ _ADVICE = {
         'leave out device_ids: this model is on the CPU. With GPUs, pretended or in World(…, backend="nccl"), move '
         "the model to the GPU first."
     ),
+    "SyncBatchNorm ": (
+        "move the model and its input to the GPU first: SyncBatchNorm does not work on the CPU. Without GPUs, pretend "
+        "them: World(…, gpus=True). Or leave out `convert_sync_batchnorm` on the CPU."
+    ),
     "is not initialized in the world group map": _UNKNOWN_GROUP,
     "is not registered, please create group": _UNKNOWN_GROUP,
     "Could not resolve the process group registered under": _UNKNOWN_GROUP,

@@ -340,6 +340,12 @@ def test_ddp_on_the_cpu_with_device_ids() -> None:
     assert lines(error)[-1].startswith("Next: leave out device_ids: this model is on the CPU.")
 
 
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, lambda model: model(torch.ones(2, 2))])
+def test_sync_batch_norm_on_the_cpu(wrap) -> None:
+    error = failure(World(1), lambda: wrap(torch.nn.SyncBatchNorm(2)))
+    assert lines(error)[-1].startswith("Next: move the model and its input to the GPU first: SyncBatchNorm does not")
+
+
 def test_a_parameter_that_is_changed_in_place() -> None:
     error = failure(World(1), lambda: torch.nn.Linear(2, 2).bias[:1].zero_())
     assert "Next: write into a parameter inside `with torch.no_grad():`, or into its `.data`" in lines(error)[-1]
