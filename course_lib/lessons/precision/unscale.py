@@ -108,6 +108,10 @@ exercise.edit("any-rank-suffices", {"MIN": "MAX"}, """
     You return True as soon as *one* rank's gradients are finite. The gradients of all ranks have to be.
     Next: if 1 stands for finite, take the minimum of the flags: `dist.ReduceOp.MIN`.""")
 
+exercise.edit("sums-the-flags", {", op=dist.ReduceOp.MIN": "", "return bool(finite)": "return finite.item() == 1"}, """
+    You sum the flags, and compare the sum with 1. Where all of several ranks are finite, the sum is the world size.
+    Next: take the minimum of the flags: without `op`, an all-reduce sums.""")
+
 exercise.edit("first-rank-decides", {AGREE: "dist.broadcast(finite, src=0)\n"}, """
     Every rank returns what rank 0 found. Rank 0 does not see an overflow in the shard of a different rank.
     Next: use a collective to which every rank contributes its own flag.""")
