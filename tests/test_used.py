@@ -28,7 +28,6 @@ HANDED_OUT = (world.World, world.Run, world.RankError, planner.Plan, planner.Set
 
 KEPT = {
     "LossScaler(growth_interval)": "an option of torch's GradScaler",
-    "Settings(model_chunks)": "published runs have it, as a column",
     "Settings(pipeline_stage)": "the planner sets it, to plan the last stage of a pipeline",
     "plot_timeline(between)": "lessons pass `after` to a run's method of this name, which passes it",
     "course lab --notebooks": "the author of a lesson opens it so, and so do the tests in the browser",

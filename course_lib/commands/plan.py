@@ -60,7 +60,8 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
         defaults = assumed(planned.settings if planned else Settings())
         usual |= {name: value for name, value in defaults.items() if name not in usual and name not in given}
     chosen = [] if options.gpu and _same(gpu, _plain(named)) else ["--gpu", gpu]
-    yield f"Assumed, as you gave nothing else: {' '.join([*chosen, *flags(usual)]) or 'nothing'}"
+    if assumptions := [*chosen, *flags(usual)]:
+        yield f"Assumed, as you gave nothing else: {' '.join(assumptions)}"
     if twice:
         yield "\n".join(_compared(what, settings, twice, machine))
         return

@@ -152,7 +152,7 @@ def _differences(mistake: Mistake, runs: Runs, cases: Sequence[Case]) -> tuple[i
     by_rules = _right(runs.trial(cases[0]))
     for case in cases:
         trial, made = runs.trial(case), runs.recall(mistake.solution, case)
-        if any(made.output) and not any(trial.yours.output):  # its message says that the solution prints
+        if any(made.output) and not any([*trial.yours.output, *trial.expected.output]):  # its message is about printing
             return None
         if (same_rules := _same_rules(trial, made)) is None:
             return None

@@ -19,7 +19,7 @@ def recognise_pattern(gap: Gap) -> Cause | None:
 def _unchanged(gap: Gap) -> Cause | None:
     for rank in gap.ranks:
         given = gap.given[rank]
-        if _is_common(given) or not any(gap.same(given, leaf) for leaf in leaves(gap.before[rank])):
+        if _is_common(given) or not any(same(given, leaf, 0) for leaf in leaves(gap.before[rank])):
             return None
     return Cause(
         likely="This is what the function was given, unchanged.",

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import fields
 from math import isclose
 from typing import Any
 
@@ -64,6 +65,10 @@ def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     absent = [name for name in ("cluster", *CHOICE, *NUMBERS) if not isinstance(answer, dict) or name not in answer]
     if absent:
         yield "form", f"Your answer does not contain {', '.join(absent)}."
+        return
+    settings = {field.name for field in fields(planner.Settings)} - {*CHOICE, *brief["settings"], "micro_batches"}
+    if more := sorted(settings & answer.keys()):
+        yield "form", f"The brief leaves no choice of {', '.join(more)}: the customer's program is data parallel."
         return
     try:
         planned = planned_for(brief, answer)
@@ -134,13 +139,13 @@ exercise = Exercise("capstone.decide", title="Decide, with three numbers", draw=
     """, explanation="""
     A model paragraph: *We rent the Ethernet cluster and train by stage 3 over all 64 ranks, with full checkpointing,
     micro-batches of 8 sequences, and the optimizer on the host. A rank peaks at 67.6 of 80 GB. The training takes 23.8
-    of 30 days and costs 69,491 of 90,000 dollars. Stages 1 and 2 cannot fit: the parameters alone are 138 GB. On
-    InfiniBand, micro-batches of 4 need no offload, and the training is 1.8 days shorter, but every choice that fits
-    breaks the budget. On Ethernet, the gathers are the danger: with micro-batches of 4, each step waits for them, and
-    the training takes 39 days. Checkpointing and offload make the room for micro-batches of 8. The plan's bytes are
-    mostly within 10 %. Its seconds are less exact, most of all those of the optimizer on the host, so we first rent one
-    day and measure ten steps. Only if you need the model two days sooner, and InfiniBand costs less than 2.66 dollars,
-    we take it.*
+    of 30 days and costs 69,491 of 90,000 dollars. Your program cuts no matrices, so stages 1 and 2 cannot fit: the
+    parameters alone are 138 GB. On InfiniBand, micro-batches of 4 need no offload, and the training is 1.8 days
+    shorter, but every choice of the brief that fits breaks the budget. On Ethernet, the gathers are the danger: with
+    micro-batches of 4, each step waits for them, and the training takes 39 days. Checkpointing and offload make the
+    room for micro-batches of 8. The plan's bytes are mostly within 10 %. Its seconds are less exact, most of all those
+    of the optimizer on the host, so we first rent one day and measure ten steps. Only if you need the model two days
+    sooner, and InfiniBand costs less than 2.66 dollars, we take it.*
 
     Compare your paragraph with the rubric of the lesson. Other choices keep the limits too. Over a slow network,
     lesson 09 shards within a node. Here, micro-batches of 8 then need 82.7 GB, which is too much. With the parameters

@@ -97,7 +97,7 @@ exercise.edit("rest-lost", {"F.pad(flat, (0, -numel % world_size))": "flat[: num
     You round the length of a shard down, so the last elements are lost where `numel` does not divide by `world_size`.
     Next: round the length up, and pad.""")
 
-exercise.edit("one-more-each", {"-numel % world_size": "(numel // world_size + 1) * world_size - numel"}, """
+exercise.edit("one-more-each", {"(0, -numel % world_size)": "(0, world_size - numel % world_size)"}, """
     Where `numel` divides by `world_size`, each of your shards is one element too long: no padding is needed there.
     Next: pad up to the next multiple of `world_size`, which may be `numel` itself.""")
 

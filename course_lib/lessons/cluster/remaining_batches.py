@@ -16,7 +16,7 @@ def draw(rng: random.Random, number: int) -> Case:
     """
     world_size, batch_size, per_epoch = draw_world_size(rng, number), rng.randint(2, 3), rng.randint(3, 4)
     count = world_size * (batch_size * per_epoch + 1) + (world_size - 1)
-    step = per_epoch * (0, 1, 2)[number % 3] + rng.randint(1, per_epoch - 1) * (number not in (3, 4))
+    step = per_epoch * (0, 1, 2, 1)[number % 4] + rng.randint(1, per_epoch - 1) * (number not in (3, 4))
     what = f"{count} examples, batches of {batch_size}, stopped before step {step}"
     return Case(world_size=world_size, args=lambda rank: (range(100, 100 + count), batch_size, step), what=what)
 
@@ -71,6 +71,10 @@ BATCHES = "[indices[number * batch_size : (number + 1) * batch_size] for number 
 exercise.edit("begins-again", {"range(first, per_epoch)": "range(per_epoch)"}, """
     You return all batches of the epoch. The batches before the stop would be trained on twice.
     Next: skip as many batches as the epoch had steps before the stop.""")
+
+exercise.edit("skips-all-steps", {"range(first, per_epoch)": "range(step, per_epoch)"}, """
+    You skip as many batches as there were steps since the start of training, and earlier epochs took most of them.
+    Next: skip the remainder of `step` by the number of steps in an epoch.""")
 
 exercise.edit("forgets-the-epoch", {"sampler.set_epoch(epoch)\n": ""}, """
     Your sampler has the order of epoch 0, whatever `step` is. Next: find out in which epoch `step` is, and call

@@ -124,7 +124,8 @@ exercise.edit("all-tokens", {"dist.ReduceOp.MAX": "dist.ReduceOp.SUM"}, """
     expert takes from one rank. Next: take the most tokens that a rank has.
     """)
 
-exercise.edit("mean-batch", {"dist.ReduceOp.MAX)\n": "dist.ReduceOp.SUM)\nmost = most / world_size\n"}, """
+exercise.edit("mean-batch", {"dist.ReduceOp.MAX)\n": "dist.ReduceOp.SUM)\nmost = most / world_size\n",
+    "int(most)": "float(most)"}, """
     You compute the capacity from the mean number of tokens. The ranks agree on it, but those with more tokens than the
     mean lose some. Next: take the most tokens that a rank has.
     """)

@@ -167,7 +167,8 @@ exercise.edit("closes-gaps", {"torch.zeros_like(param) if param.grad is None els
     A parameter without a gradient leaves no gap in your flat gradient. Everything after it moves up, and is added to
     other parameters' gradients on the other ranks. Next: put zeros where a gradient is None.""")
 
-exercise.edit("made-anew", {"optimizer.step()": "make_optimizer([param_shard]).step()"}, """
+exercise.edit("made-anew", {"optimizer = make_optimizer([param_shard])\n": "", "optimizer.step()":
+    "optimizer = make_optimizer([param_shard])\noptimizer.step()"}, """
     You make the optimizer inside `step`, so each step begins with empty state.
     Next: make the optimizer once, outside `step`.""")
 

@@ -124,7 +124,7 @@ _ADVICE = {
     ),
     "NoneType": (
         "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "
-        "function without `return`."
+        "function without `return`, a place of a list that nothing has filled."
     ),
     "'function'": _NOT_CALLED,
     "'method'": _NOT_CALLED,

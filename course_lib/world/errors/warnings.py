@@ -29,7 +29,8 @@ def unwaited(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     for line, found in _by_line((call.used_at, rank, call) for rank, call in of_all):
         yield (
             f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
-            f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
+            f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait(), or give it a "
+            "tensor of its own."
         )
 
 
