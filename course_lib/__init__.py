@@ -54,12 +54,21 @@ _NAMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compare":
+        return _compare
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for package, names in _NAMES.items():
         if name in names:
             return getattr(_package(package, name), name)
     return _package(name, name)
+
+
+def _compare(*_: Any, **__: Any) -> None:
+    """Say what replaces a function of version 2.0, which the first cell of its lesson 08 imports."""
+    from .errors import CourseError
+
+    raise CourseError("compare(a, b) was removed. Next: plots.plot_memory([a.memory[0], b.memory[0]], titles).")
 
 
 def _package(package: str, name: str) -> ModuleType:

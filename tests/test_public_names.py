@@ -22,6 +22,13 @@ def test_another_name_is_told_as_python_tells_it() -> None:
         course_lib.Wrold(4)
 
 
+def test_the_import_of_what_was_removed_does_not_fail_but_its_call() -> None:
+    from course_lib import compare
+
+    with pytest.raises(course_lib.CourseError, match="was removed"):
+        compare("run", "other", titles=("run", "other"))
+
+
 @pytest.mark.slow
 def test_a_lesson_imports_only_what_it_uses() -> None:
     program = (

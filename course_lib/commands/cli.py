@@ -242,14 +242,14 @@ def run_progress(options: argparse.Namespace) -> int:
     progress = Progress()
     try:
         if options.export:
-            options.export.write_text(progress.export_json(), "utf-8")
+            _write([(options.export, "utf-8", lambda _: progress.export_json())], ())
             answer = f"Exported to {options.export}. Read it in elsewhere: course progress --import FILE"
         elif options.import_:
             answer = f"New entries: {progress.import_json(options.import_.read_text('utf-8'))}. What was there stays."
         else:
             answer = str(CourseMap(lessons(), progress.summary()))
     except OSError as error:
-        raise CourseError(f"{error.filename}: {error.strerror}. Name another file.") from error
+        raise CourseError(f"{options.import_}: {error.strerror}. Name another file.") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"{options.import_} is no text. Name a file that --export has written.") from error
     print(answer)

@@ -11,7 +11,7 @@ import sqlite3
 from itertools import chain
 
 from ..errors import CourseError, json_trouble
-from .store import TABLES, Store, Tables, dump, merge
+from .store import TABLES, Store, Tables, dump, merge, rename_exercises
 
 FORMAT = 1
 EXPORTED = tuple(name for name in TABLES if name != "imported")
@@ -48,5 +48,6 @@ def read(store: Store, text: str) -> int:
 def _add(db: sqlite3.Connection, tables: Tables) -> int:
     mine = {row["id"] for row in db.execute("SELECT id FROM attempts")}
     added = merge(db, tables)
+    rename_exercises(db)
     merge(db, {"imported": [{"attempt": row["id"]} for row in tables["attempts"] if row["id"] not in mine]})
     return added

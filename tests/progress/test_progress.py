@@ -554,10 +554,13 @@ def test_exercises_that_were_renamed_stay_solved(old: str, new: str, path: Path)
         patch.setattr(store, "MIGRATIONS", store.MIGRATIONS[:3])  # as version 2.0 wrote it
         solve(Progress(path), old)
         Progress(path).hint_taken(old, 1)
+        export = Progress(path).export_json()
 
-    progress = Progress(path)
-    assert progress.summary().exercises[new].passed
-    assert progress.hints(new) == [1]
+    other = Progress(path.with_name("other.sqlite3"))
+    other.import_json(export)
+    for progress in (Progress(path), other):
+        assert progress.summary().exercises[new].passed
+        assert progress.hints(new) == [1]
 
 
 def test_half_a_migration_is_undone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
