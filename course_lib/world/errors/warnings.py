@@ -197,8 +197,8 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
         return (
             f"{text}, unless each rank holds a different part of the model, as in tensor parallelism. They differ from "
             "the first step on. Next: if each rank holds the whole model, start every rank with the same weights (the "
-            "same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate. If "
-            "it did, look for a gradient that is None on some ranks only."
+            "same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate. "
+            "If it did, look for a gradient that is None on some ranks only."
         )
     before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
     if len(before) > 1:
