@@ -60,7 +60,7 @@ class Experts(nn.Module):
             order = torch.cat([of_one[: self.capacity] for of_one in order.split(counts.tolist())])
             counts = counts.clamp(max=self.capacity)
         outputs = self._compute(tokens[order // self.top], counts) * weights.flatten()[order, None]
-        return torch.zeros_like(tokens).index_add(0, order // self.top, outputs)
+        return torch.zeros_like(tokens, dtype=outputs.dtype).index_add(0, order // self.top, outputs)
 
     def _compute(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Return what the experts make of tokens, of which `counts` [count] say how many each expert gets."""

@@ -22,12 +22,19 @@ class PipelinePart(nn.Module):
 
     The first part also has the embeddings, the last the norm and the head. Blocks that do not divide evenly go to the
     first parts, one more each.
+
+    Raises:
+        ValueError: the weights are tied, and there is more than one part.
     """
 
     no_rows: Tensor
 
     def __init__(self, model: TinyGPT, number: int, count: int) -> None:
         super().__init__()
+        if count > 1 and model.head.weight is model.embedding.weight:
+            raise ValueError(
+                "embedding and head are one weight, and a pipeline would train two. Make TinyGPT with tied=False."
+            )
         self.is_first, self.is_last = number == 0, number == count - 1
         # Activations have the length, dtype and device of its rows, also after `.to(...)`.
         self.register_buffer("no_rows", model.embedding.weight.detach()[:0].clone(), persistent=False)
@@ -105,7 +112,9 @@ class Pipeline:
                 computed[forward] = y
             else:
                 x, y = arrived.pop(forward), computed.pop(forward)
-                y.backward(None if part.is_last else self._receive(action, action.part + 1, micro_batch, part))
+                grad = None if part.is_last else self._receive(action, action.part + 1, micro_batch, part)
+                if y.requires_grad:  # unless all of the first part is frozen
+                    y.backward(grad)
                 if not part.is_first:
                     assert x.grad is not None
                     sends.append(self._send(x.grad, action, action.part - 1))

@@ -92,11 +92,16 @@ class TensorParallelGPT(TensorParallel):
         group, sequence_parallel: see TensorParallel.
 
     Raises:
-        ValueError: the number of ranks does not divide heads, width, or vocabulary.
+        ValueError: the number of ranks does not divide heads, width, or vocabulary; or the weights are tied.
     """
 
     def __init__(self, model: TinyGPT, group: Group = None, *, sequence_parallel: bool = False) -> None:
         super().__init__(group, sequence_parallel)
+        if model.head.weight is model.embedding.weight:
+            raise ValueError(
+                "embedding and head are one weight, and each would be cut into a weight of its own. Make TinyGPT with "
+                "tied=False."
+            )
         blocks = [cast(Block, block) for block in model.blocks]
         if (heads := blocks[0].heads) % dist.get_world_size(group):
             raise ValueError(

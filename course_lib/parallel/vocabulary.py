@@ -28,10 +28,13 @@ def look_up(tokens: Tensor, rows: Tensor, group: Group = None) -> Tensor:
 def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, group: Group = None) -> Tensor:
     """Return the mean cross-entropy, as `torch.nn.functional.cross_entropy` of the whole scores, on every rank.
 
+    It computes in fp32 if the scores are in 16 bits, as autocast does.
+
     Args:
         scores: [tokens, vocab / N], this rank's part of each token's scores.
         targets: [tokens], each of the whole vocabulary; the same on every rank.
     """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     # loss = log(sum of exp(score)) - the target's score. Three small all-reduces of [tokens] in place of the scores.
     largest = scores.detach().amax(dim=1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)

@@ -14,6 +14,7 @@ Elements sent per rank and step: 2Ψ·(N-1)/N, half for each of the two collecti
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
@@ -57,7 +58,8 @@ class Stage1(Engine):
         self._averaged = False  # whether the shards' gradients are averages of all that backward has left
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._averaged = False  # the next backward adds gradients of this rank only
+        if torch.is_grad_enabled():
+            self._averaged = False  # the next backward adds gradients of this rank only
         return super().forward(*args, **kwargs)
 
     def average_gradients(self) -> None:

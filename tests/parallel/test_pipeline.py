@@ -18,9 +18,12 @@ def all_forward_all_backward(rank, world_size, count):
 SCHEDULES = {"all": all_forward_all_backward, "1f1b": one_forward_one_backward}
 
 
-def model():
+def model(frozen=False):
     torch.manual_seed(0)
-    return TinyGPT(width=16, layers=5, heads=2, context=12)
+    whole = TinyGPT(width=16, layers=5, heads=2, context=12)
+    for module in (whole.embedding, whole.positions, *whole.blocks[:2]):
+        module.requires_grad_(not frozen)
+    return whole
 
 
 def loss_fn(scores, targets):
@@ -32,17 +35,17 @@ def micro_batches(sizes):
     return inputs.split(sizes), targets.split(sizes)
 
 
-def alone(sizes, dtype=torch.float32):
-    whole = model().to(dtype)
+def alone(sizes, dtype=torch.float32, frozen=False):
+    whole = model(frozen).to(dtype)
     inputs, targets = batch(0, sum(sizes), 12)
     loss = loss_fn(whole(inputs), targets)
     loss.backward()
     return loss.item(), {name: param.grad for name, param in whole.named_parameters()}
 
 
-def in_a_pipeline(schedule, sizes, chunks=1, dtype=torch.float32):
+def in_a_pipeline(schedule, sizes, chunks=1, dtype=torch.float32, frozen=False):
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    whole = model().to(dtype)
+    whole = model(frozen).to(dtype)
     numbers = range(rank, world_size * chunks, world_size)
     parts = {number: PipelinePart(whole, number, world_size * chunks) for number in numbers}
     options = {"chunks": chunks} if chunks > 1 else {}
@@ -72,8 +75,12 @@ def test_a_model_of_a_different_dtype_equals_one_process(dtype) -> None:
     same_as_alone(results, [2, 1], dtype, rtol=rounding, atol=rounding / 10)
 
 
-def same_as_alone(results, sizes, dtype=torch.float32, rtol=1e-4, atol=1e-6) -> None:
-    loss, expected = alone(sizes, dtype)
+def test_a_model_whose_first_part_is_frozen_equals_one_process() -> None:
+    same_as_alone(World(3).run(in_a_pipeline, "1f1b", [2, 1], frozen=True), [2, 1], frozen=True)
+
+
+def same_as_alone(results, sizes, dtype=torch.float32, rtol=1e-4, atol=1e-6, frozen=False) -> None:
+    loss, expected = alone(sizes, dtype, frozen)
     assert results[-1][0] == pytest.approx(loss, rel=rtol / 10)
     assert [each[0] for each in results][:-1] == [None] * (len(results) - 1)
     grads = {name: grad for _, each in results for name, grad in each.items()}
@@ -144,9 +151,12 @@ def test_interleaving_divides_the_bubble() -> None:
     assert took - 2 * 8 == pytest.approx((duration(one_forward_one_backward, 4, 8) - 2 * 8) / 2)
 
 
-def test_what_cannot_be_interleaved_is_refused() -> None:
+def test_what_cannot_be_interleaved_or_is_tied_is_refused() -> None:
     with pytest.raises(ValueError, match="6 micro-batches cannot be interleaved over 4 ranks"):
         one_forward_one_backward(0, 4, 6, chunks=2)
+    with pytest.raises(ValueError, match="embedding and head are one weight, and a pipeline would train two"):
+        PipelinePart(TinyGPT(tied=True), 0, 2)
+    PipelinePart(TinyGPT(tied=True), 0, 1)
 
 
 def test_activations_and_their_gradients_are_sent_once() -> None:

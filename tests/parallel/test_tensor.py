@@ -112,17 +112,22 @@ def test_parameters_are_one_quarter_except_what_is_whole() -> None:
     assert list(World(4).run(numel)) == [(whole - uncut) // 4 + uncut] * 4
 
 
-def test_the_loss_is_exact_for_large_scores() -> None:
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1000), (torch.bfloat16, 1)])
+def test_the_loss_is_exact_for_large_scores_and_under_autocast(dtype, size) -> None:
     def loss():
         torch.manual_seed(0)
-        scores, targets = 1000 * torch.randn(6, 8), torch.tensor([0, 7, 3, 4, 5, 1])
+        scores, targets = (size * torch.randn(6, 8)).to(dtype), torch.tensor([0, 7, 3, 4, 5, 1])
         mine = scores.chunk(2, dim=1)[dist.get_rank()]
-        return vocabulary_cross_entropy(mine, targets).item(), cross_entropy(scores, targets).item()
+        return vocabulary_cross_entropy(mine, targets).item(), cross_entropy(scores.float(), targets).item()
 
     for ours, whole in World(2).run(loss):
         assert ours == pytest.approx(whole, rel=1e-6)
 
 
-def test_heads_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(RankError, match="4 heads cannot be shared by 3 ranks"):
-        World(3).run(lambda: TensorParallelGPT(model()))
+@pytest.mark.parametrize(
+    ("tied", "message"),
+    [(False, "4 heads cannot be shared by 3 ranks"), (True, "embedding and head are one weight")],
+)
+def test_what_cannot_be_cut_is_refused(tied, message) -> None:
+    with pytest.raises(RankError, match=message):
+        World(3).run(lambda: TensorParallelGPT(TinyGPT(**SIZES, tied=tied)))
