@@ -59,9 +59,11 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
     if not searches:
         defaults = assumed(planned.settings if planned else Settings())
         usual |= {name: value for name, value in defaults.items() if name not in usual and name not in given}
-    chosen = [] if options.gpu and _same(gpu, _plain(named)) else ["--gpu", gpu]
+    chosen = [] if options.gpu else ["--gpu", gpu]
     if assumptions := [*chosen, *flags(usual)]:
         yield f"Assumed, as you gave nothing else: {' '.join(assumptions)}"
+    if options.gpu and not _same(gpu, _plain(named)):
+        yield f"A node of --gpu {named} has {machine.devices} GPUs, so the plan is for several: --gpu {gpu}."
     if twice:
         yield "\n".join(_compared(what, settings, twice, machine))
         return

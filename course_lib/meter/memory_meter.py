@@ -151,7 +151,7 @@ class MemoryMeter:
             if (grad := gradient(param)) is not None:
                 self._assign(grad, "gradients")
         for state in tensors_in(optimizer.state):
-            if self._assign(state, "optimizer"):
+            if self.holds(state) and self._assign(state, "optimizer"):
                 return  # this one is known since an earlier step, so all are
 
     def lend(self, arguments: Iterable[Any]) -> Aliases:

@@ -157,8 +157,9 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
             later.append((plan.step_seconds(replace(machine, **RATES_OF_2025)), plan.step_seconds(machine)))
     yield from published
     if later and len(shown) == 1:
-        taken = duration(later[0][0])
-        yield f"Its seconds are those of software of 2023. With that of 2025 and full power, a step may take {taken}."
+        new, old = map(duration, later[0])
+        takes = "takes as long" if new == old else f"may take {new}"
+        yield f"Its seconds are those of software of 2023. With that of 2025 and full power, a step {takes}."
     elif later:
         shares = sorted(f"{new / old:.2f}" for new, old in later)
         taken = " to ".join(dict.fromkeys((shares[0], shares[-1])))

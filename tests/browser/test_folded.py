@@ -35,7 +35,8 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
 ) -> None:
     page = shared_page
     imported = new_code_cell("from course_lib import predict")
-    asked = new_code_cell('guess = predict(\n    "start.folded", "What is six times seven?"\n)')
+    two = 'guess = predict(\n    "start.folded", "What is six times seven?"\n)\npredict("start.next", "Twice that?")'
+    asked = new_code_cell(two)
     notebook = new_notebook(cells=[imported, asked, new_code_cell("guess.reveal(6 * 7)\n'the end'")])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     fold(notebook)
@@ -46,12 +47,17 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
     first.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")  # the cell below is selected: it needs no click
-    expect(page.get_by_label("Your prediction")).to_be_visible(timeout=READY_MS)
+    fields = page.get_by_label("Your prediction")
+    expect(fields).to_have_count(2, timeout=READY_MS)
     expect(page.get_by_text("six times seven").filter(visible=True)).to_have_count(1)
 
-    page.get_by_label("Your prediction").fill("42")
+    fields.first.fill("42")
     page.keyboard.press("Enter")
     expect(page.get_by_text("Locked.")).to_be_visible(timeout=READY_MS)
+    expect(fields.last).to_be_focused()
+    page.keyboard.type("84")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Locked.")).to_have_count(2, timeout=READY_MS)
     expect(below).to_be_focused()  # Shift+Enter goes on without a click
     page.keyboard.press("Shift+Enter")
     expect(below.get_by_text("You predicted 42. Right.")).to_be_visible(timeout=READY_MS)

@@ -54,7 +54,10 @@ def test_it_says_first_what_nobody_gave(course) -> None:  # type: ignore[no-unty
 
     assert course("llama3-8b").startswith(assumed.format("--gpu h100 ", 4096, "gpus 8 --engine"))
     assert course("gpt2 --gpu RTX4090").startswith(assumed.format("", 1024, "gpus 4 --engine"))
-    assert course("gpt2 --gpu h100 --gpus 16").startswith(assumed.format("--gpu h100-infiniband ", 1024, "engine"))
+    assert course("gpt2 --gpus 16").startswith(assumed.format("--gpu h100-infiniband ", 1024, "engine"))
+    several = course("gpt2 --gpu h100 --gpus 16")
+    assert several.startswith(assumed.format("", 1024, "engine"))
+    assert "\n\nA node of --gpu h100 has 8 GPUs, so the plan is for several: --gpu h100-infiniband.\n\n" in several
     text = course("gpt2 --sequence 9 --attention math --stage 1 --gpus 2 --batch 1 --optimizer lion --precision bf16")
     assert text.startswith(
         "Assumed, as you gave nothing else: --gpu h100 --engine paper --implementation for-loop --micro-batches 1 "

@@ -292,6 +292,7 @@ def test_interrupting_ends_the_check_and_decides_nothing() -> None:
 
     assert verdict.status == "error"
     assert only(verdict).observed == "the check was stopped after 0 of 6 cases, so nothing was decided."
+    assert only(verdict).action.startswith("If it stood still, look for a loop that does not end.")
 
 
 def test_an_interrupt_that_python_would_drop_ends_the_check_too() -> None:

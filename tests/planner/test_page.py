@@ -80,6 +80,8 @@ def test_wherever_seconds_are_shown_it_says_how_far_published_ones_are() -> None
     later = duration(known.step_seconds(replace(HARDWARE["h100"], achievable=0.75, attention=0.6)))
 
     assert f"a step may take {later}." in known.explain("h100") and "2025" not in known.explain("a100")
+    waits = plan(**GIVEN | {"model": "gpt2", "world_size": 1024})
+    assert "full power, a step takes as long." in waits.explain("h100-infiniband")
     assert "With that of 2025 and full power, steps may take 0.98 times as long." in repr(known)
     for text in (
         repr(plan(**given)),

@@ -201,6 +201,6 @@ def _stopped(verdict: Verdict) -> Finding:
     return Finding(
         observed=f"the check was stopped after {verdict.cases_tried} of {verdict.case_count} cases, so nothing was "
         "decided.",
-        action="Run the cell again to check all of them.",
+        action="If it stood still, look for a loop that does not end. Then run the cell again to check all of them.",
         technical=True,
     )

@@ -34,7 +34,8 @@ for (const type of ['input', 'change']) root.addEventListener(type, event => {
 });
 
 // When the part with the focus is written again, the focus goes to its successor, unless it went elsewhere before. Without
-// a successor it goes to the next cell, which Shift+Enter then runs: JupyterLab runs nothing while no cell has the focus.
+// a successor it goes to the cell's next card. After the last it goes to the next cell, which Shift+Enter then runs:
+// JupyterLab runs nothing while no cell has the focus.
 document.addEventListener('focusin', () => { acted = null; });
 new MutationObserver(() => {
   if (acted && document.activeElement === document.body) {
@@ -42,7 +43,10 @@ new MutationObserver(() => {
     const choices = [`button[data-action="${action}"]`, 'form :checked', 'form :is(input, button)'];
     const found = choices.map(choice => card.querySelector(`${choice}:enabled`)).find(found => found);
     const cell = card.closest('.jp-Cell'), next = cell?.nextElementSibling;
-    (found ?? (next?.matches('.jp-Cell') ? next : cell))?.focus({preventScroll: true});
+    const fields = cell?.querySelectorAll('.course-card form :is(input, button):enabled') ?? [];
+    const comesAfter = field => card.compareDocumentPosition(field) & Node.DOCUMENT_POSITION_FOLLOWING;
+    const later = [...fields].find(field => comesAfter(field) && field.checkVisibility());
+    (found ?? later ?? (next?.matches('.jp-Cell') ? next : cell))?.focus({preventScroll: true});
   }
 }).observe(root, {childList: true, subtree: true});
 

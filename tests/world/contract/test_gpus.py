@@ -553,6 +553,19 @@ def test_a_model_on_the_host_is_not_counted(gpus) -> None:
     assert run.memory[0].peak_bytes == 0 == run.memory[0].current_bytes
 
 
+def test_states_of_an_optimizer_count_as_its_own_after_it_is_gone(gpus) -> None:
+    def train():
+        model = nn.Linear(1024, 1024, bias=False).cuda()
+        optimizer = torch.optim.Adam(model.parameters())  # its first state, `step`, is on the CPU
+        model(torch.ones(1, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+
+    def program():
+        train()
+
+    assert gpus(1).run(program).memory[0].at_peak.by_category["optimizer"] == 8 * 1024**2
+
+
 def test_reset_peak_memory_stats_leaves_the_peak_of_the_run(gpus) -> None:
     def program():
         dist.all_reduce(torch.zeros(2 * MB, device="cuda"))
