@@ -14,7 +14,6 @@ Elements sent per rank and step: 2Ψ·(N-1)/N, half for each of the two collecti
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
@@ -58,8 +57,7 @@ class Stage1(Engine):
         self._averaged = False  # whether the shards' gradients are averages of all that backward has left
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self._averaged = False  # the next backward adds gradients of this rank only
+        self._averaged = False  # the next backward adds gradients of this rank only
         return super().forward(*args, **kwargs)
 
     def average_gradients(self) -> None:
