@@ -74,7 +74,7 @@ def all_gather():
 
 def all_gather_with_padding():
     """Muon gathers its last parameters so: all outputs without a parameter are one tensor."""
-    parts = [mine() + 1] + [torch.empty(2)] * (N - 1)
+    parts = [mine() + 1] + [torch.zeros(2)] * (N - 1)
     dist.all_gather(parts, parts[rank()])
     return parts[0]
 
