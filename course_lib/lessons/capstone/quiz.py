@@ -130,8 +130,8 @@ QUIZ = Quiz(name="capstone", title="Capstone", questions=(
         - [ ] Stage 2 needs a different learning rate
           > The gradients are the same, so the same rate is right.""")),
     Question(id="checkpoint-memory", ask=Choice.read("""
-        A model of 70 billion parameters trains at stage 3. To save it, each rank calls `state_dict()` and keeps the
-        whole model. Is this a good way to save it?
+        A model of 70 billion parameters trains at stage 3, on GPUs of 80 GB. To save it, each rank calls `state_dict()`
+        and keeps the whole model. Is this a good way to save it?
 
         - [x] No: the whole model fits on no rank. Let each rank write its own shards.
           > `zero.save_checkpoint` does this. Each rank then loads only what it needs.

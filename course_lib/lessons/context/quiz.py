@@ -32,7 +32,7 @@ def share_of_the_last(rng: random.Random) -> Numeric:
         expected=(2 * ranks - 1) / ranks**2,
         unit="%",
         tolerance=0.02,
-        right="All ranks up to r have (r/N)² of the pairs; the last one has the rest, (2N − 1)/N².",
+        right="The first r ranks have (r/N)² of the pairs; the last one has the rest, (2N − 1)/N².",
         wrong="Which share of the pairs do the first N − 1 ranks have together? Think of the area of a triangle.",
         mistakes=(
             (1 / ranks, "That would be balanced, as with zigzag."),

@@ -73,7 +73,7 @@ def stage_3_seconds(rng: random.Random) -> Numeric:
     return Numeric(
         prompt=f"{ranks} ranks train {billions} billion parameters by stage 3, parameters and gradients in 16 bits. "
         f"Links carry {gigabytes} GB a second. Take alpha as 0. How many seconds does the communication of a step "
-        "take?",
+        "of one micro-batch take?",
         expected=3 * a_round,
         unit="seconds",
         tolerance=0.02,
@@ -116,7 +116,7 @@ def hybrid(rng: random.Random) -> Numeric:
     psi, world_size = billions * 10**9, 8 * nodes
     return Numeric(
         prompt=f"{nodes} nodes with 8 GPUs each train {billions} billion parameters by stage 3 in 16 bits. Each node "
-        "has a copy of the model, sharded over its GPUs. How many GB leave a node in a step?",
+        "has a copy of the model, sharded over its GPUs. How many GB leave a node in a step of one micro-batch?",
         expected=leaving_bytes(psi, world_size, 8, 8),
         unit="GB",
         right="The gathers stay in the node. Only the all-reduce of gradients leaves it: eight rings, each with an "
@@ -153,7 +153,7 @@ QUIZ = Quiz(name="costs", title="What communication costs", questions=(
         - [ ] The bandwidth of the link is lower for small messages
           > The link is as fast as before. Alpha only makes it look slower in a table.
         - [ ] NCCL sends small tensors along a tree, and trees are slower
-          > NCCL uses a tree where a tree is faster. For small tensors, it is.""")),
+          > NCCL uses a tree where a tree is faster. For small tensors, it often is.""")),
     Question(id="measured-bus", ask=measured_bus),
     Question(id="stage-3-seconds", ask=stage_3_seconds),
     Question(id="what-cannot-hide", ask=Choice.read("""

@@ -118,7 +118,8 @@ QUIZ = Quiz(name="memory", title="Where the memory goes", questions=(
         When does Adam allocate its moments?
 
         - [x] In the first `optimizer.step()`
-          > Adam makes them when it sees the first gradient. So the second step has a higher peak than the first.
+          > Adam makes them when it sees the first gradient. So the second step can have a higher peak than the
+            first.
         - [ ] When `torch.optim.Adam(...)` is made
           > At that point it only remembers which parameters it updates. In your run, the optimizer held 0 bytes until
             the first step.

@@ -119,7 +119,7 @@ QUIZ = Quiz(name="precision", title="Mixed precision", questions=(
         - [x] bf16 has the exponents of fp32, so small gradients do not become zero
           > It has fewer digits instead, and masters make up for them.
         - [ ] bf16 has more digits than fp16
-          > It has fewer digits, 8 instead of 11, and a larger range.
+          > It has fewer binary digits, 8 instead of 11, and a larger range.
         - [ ] With masters, gradients are made in fp32
           > Backward makes gradients in the dtype of the parameters. A gradient that became zero there stays zero.
         - [ ] It needs loss scaling, but nobody uses it

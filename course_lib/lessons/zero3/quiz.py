@@ -192,7 +192,7 @@ QUIZ = Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
         - [ ] The losses
           > The same numbers are computed with the same parameters.""", several=True)),
     Question(id="granularity", ask=Choice.read("""
-        Every layer was a unit, and you make the whole model one unit. What happens?
+        In your stage 3, every layer was a unit, and you make the whole model one unit. What happens?
 
         - [x] As many bytes are sent, in fewer calls, and the peak is much higher
           > In forward and in backward the whole model is gathered at once.
