@@ -182,7 +182,9 @@ def _move(path: Path, to: Path) -> None:
 def _read(path: Path) -> NotebookNode:
     try:
         notebook: NotebookNode = nbformat.read(path, as_version=4)
-    except (OSError, ValueError, nbformat.ValidationError) as error:
+        if notebook.nbformat_minor < 5:  # as Colab saves it: its cells have no ids
+            notebook = nbformat.v4.upgrade(notebook)
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
         raise CourseError(
             f"{path} cannot be read as a notebook: {error}. Move it to a different folder, and run the command again: "
             "it makes a new one."
@@ -193,7 +195,9 @@ def _read(path: Path) -> NotebookNode:
 def _write(notebook: NotebookNode, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, path)
+        new = path.with_name(f"{path.name}.new")  # a full disk leaves the learner's copy as it was
+        nbformat.write(notebook, new)
+        new.replace(path.resolve())  # a link stays one
     except OSError as error:
         raise CourseError(
             f"{path} cannot be written: {error.strerror}. Copy the lessons to a folder of your own, and open them with "

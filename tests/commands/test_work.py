@@ -1,6 +1,8 @@
 """The learner's copies of the lessons: made once, kept current, and never overwritten."""
 
+import json
 import os
+import resource
 import sqlite3
 import sys
 from functools import partial
@@ -13,6 +15,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from course_lib.commands import cli, work
 from course_lib.commands.lab import FIRST_LESSON, last_saved
 from course_lib.errors import CourseError
+
+
+BARE = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
 
 
 def code(id_, source, output="42\n", **metadata):
@@ -99,6 +104,15 @@ def test_a_later_version_comes_in_and_the_learners_cells_stay(folders) -> None:
         "text": "Better text", "own": "my own cell", "answer": "mine()", "more": "more()",
     }  # fmt: skip
     assert list(cells(copies)) == ["text", "own", "answer", "more"]
+
+
+def test_a_copy_whose_cells_have_no_ids_keeps_them(folders) -> None:
+    work.update(*folders)
+    copy = folders[1] / "03-topic.ipynb"
+    copy.write_text(json.dumps(new_notebook(nbformat_minor=0, cells=[{"source": "mine()"} | BARE])))
+    ship(folders[0], new_markdown_cell("Better text", id="text"), code("more", "more()"))
+    work.update(*folders)
+    assert [cell.source for cell in cells(folders[1]).values()] == ["mine()", "more()"]
 
 
 def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders) -> None:
@@ -215,13 +229,28 @@ def test_an_unknown_lesson_is_refused(folders, number) -> None:
         work.reset(number, *folders)
 
 
-def test_a_damaged_copy_is_named_and_stays(folders) -> None:
+@pytest.mark.parametrize("damaged", ["{", "[]"])
+def test_a_damaged_copy_is_named_and_stays(folders, damaged) -> None:
     work.update(*folders)
-    (folders[1] / "03-topic.ipynb").write_text("{")
+    (folders[1] / "03-topic.ipynb").write_text(damaged)
     ship(folders[0], new_markdown_cell("Other", id="text"))
     with pytest.raises(CourseError, match=r"03-topic\.ipynb cannot be read as a notebook"):
         work.update(*folders)
-    assert (folders[1] / "03-topic.ipynb").read_text() == "{"
+    assert (folders[1] / "03-topic.ipynb").read_text() == damaged
+
+
+def test_a_full_disk_leaves_the_copy_as_it_was(folders) -> None:
+    work.update(*folders)
+    before = (folders[1] / "03-topic.ipynb").read_bytes()
+    ship(folders[0], new_markdown_cell("Other" * 1000, id="text"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(CourseError, match=r"03-topic\.ipynb cannot be written"):
+            work.update(*folders)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (folders[1] / "03-topic.ipynb").read_bytes() == before
 
 
 def test_the_commands_use_the_copies(folders, monkeypatch, capsys) -> None:
