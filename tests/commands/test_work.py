@@ -16,7 +16,6 @@ from course_lib.commands import cli, work
 from course_lib.commands.lab import FIRST_LESSON, last_saved
 from course_lib.errors import CourseError
 
-
 BARE = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
 
 
