@@ -9,8 +9,8 @@ def bubble_percent(rng: random.Random) -> Numeric:
     ranks, micro_batches = rng.choice([(4, 8), (8, 8), (8, 32), (16, 16)])
     share = (ranks - 1) / (micro_batches + ranks - 1)
     return Numeric(
-        prompt=f"A pipeline of {ranks} ranks, which all compute equally long, takes {micro_batches} micro-batches a step "
-        "through 1F1B. Messages take no time. Which share of the step does a rank wait?",
+        prompt=f"A pipeline of {ranks} ranks, which all compute equally long, takes {micro_batches} micro-batches a "
+        "step through 1F1B. Messages take no time. Which share of the step does a rank wait?",
         expected=share,
         unit="%",
         tolerance=0.02,
