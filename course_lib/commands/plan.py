@@ -173,8 +173,11 @@ def _most(planned: Plan, gpu: str) -> Iterator[str]:
             limit = ", the most that the model was made for" if longest == planned.model.transformer.context else ""
             yield f"The longest sequence that fits has {longest} tokens{limit}."
     ranks = planner.fewest_ranks(planned, machine)
+    given = planned.settings
+    all_share = {"--shard-size none": given.shard_size is not None, "--reshard yes": given.reshard not in (0, 1)}
+    changed = " and ".join(option for option, changes in all_share.items() if changes)
     if 0 < ranks <= most:
-        yield f"It needs {planner.count(ranks, 'GPU')} or more."
+        yield f"It needs {planner.count(ranks, 'GPU')} or more{changed and f', with {changed}'}."
     else:
         less = replace(planned, settings=replace(planned.settings, checkpointing="full"))
         full = "--checkpointing full, or " if 0 < planner.fewest_ranks(less, machine) <= most else ""

@@ -99,7 +99,8 @@ def notes(plan: Plan) -> Iterator[str]:
         if idle:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
-        yield f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM refuses this."
+        yield (f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM needs a "
+               "--pipeline-model-parallel-layout for this.")  # fmt: skip
     if known and settings.sequence > known.context:
         yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."
     if known is None:
@@ -117,10 +118,10 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     peak, between = plan.moments[plan.peak_moment], plan.moments[BETWEEN]
     held = [(name, size(peak[name]), size(between[name])) for name in CATEGORIES if peak[name] or between[name]]
     held.append(("all", size(plan.peak_bytes), size(sum(between.values()))))
-    yield aligned([("held by rank 0", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
+    yield aligned([(f"held by {holder(plan)}", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
     host = f" It holds {size(plan.host_bytes)} on the host." if plan.host_bytes else ""
     kept = f"With the gaps that torch leaves, it takes {size(plan.reserved_bytes)} on the device."
-    yield f"{kept}{host} Each rank sends {size(plan.sent_bytes)} in a step."
+    yield f"{kept}{host}{fuller(plan)} {sender(plan).capitalize()} sends {size(plan.sent_bytes)} in a step."
     rows: list[tuple[str, ...]] = [("on", *COSTS)]
     shown: list[tuple[Plan, Hardware]] = []
     for name, machine in [(one.name, one) for one in machines] or HARDWARE.items():
@@ -135,7 +136,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     for machine in machines:
         short, where = shortage(plan, machine)
         if short > 0:
-            yield f"It {verdict(plan, machine)}: {size(short)} short on rank 0, {where}."
+            yield f"It {verdict(plan, machine)}: {size(short)} short on {holder(plan.fullest)}, {where}."
     yield from band(*shown)
 
 
@@ -197,9 +198,27 @@ def units(plan: Plan) -> Iterator[str]:
         yield from (f"  {size(settings.tokens * nbytes):>10}  {name}" for name, nbytes in made if nbytes)
 
 
+def holder(plan: Plan) -> str:
+    """Return who holds what the plan says: rank 0, or a stage of a pipeline other than the first."""
+    stage = plan.settings.pipeline_stage
+    return "rank 0" if stage == 0 else "the last stage" if plan.settings.last_stage else f"pipeline stage {stage}"
+
+
+def fuller(plan: Plan) -> str:
+    """Return a sentence on the stage of a pipeline that holds more than this one; nothing if none does."""
+    most = size(plan.fullest.peak_bytes)
+    return "" if most == size(plan.peak_bytes) else f" {holder(plan.fullest).capitalize()} holds more: at most {most}."
+
+
+def sender(plan: Plan) -> str:
+    """Return who sends what the plan says: stages of a pipeline differ."""
+    return "each rank" if plan.settings.pipeline_parallel == 1 else holder(plan)
+
+
 def memory(plan: Plan) -> Iterator[str]:
     """Yield lines on what the rank holds, part by part, and the most at once."""
-    yield "\nHeld by rank 0; no rank holds more:"
+    alone = plan.settings.pipeline_parallel == 1
+    yield f"\nHeld by {holder(plan)}" + ("; no rank holds more:" if alone else f".{fuller(plan)}")
     for part in plan.parts:
         where = "host" if part.host else part.category
         first_and_last = dict.fromkeys((part.moments[0], part.moments[-1]))
@@ -214,9 +233,9 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     """Return how many bytes are missing on the device or the host, whichever is worse, and where.
 
     The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit. Of a pipeline,
-    the last stage, which has the logits, has to fit too.
+    the fullest stage has to fit.
     """
-    plan = plan.fullest_end
+    plan = plan.fullest
     there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
     largest = sorted(there, key=lambda part: -part.nbytes)[:3]
     held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
@@ -237,7 +256,7 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
     """Return "fits", "may fit", which a dry run and a trial on the device decide, or "does not fit"."""
     if shortage(plan, hardware)[0] <= 0:
         return "fits"
-    missing = max(plan.fullest_end.peak_bytes - hardware.memory_bytes, plan.host_bytes - _of_host(plan, hardware))
+    missing = max(plan.fullest.peak_bytes - hardware.memory_bytes, plan.host_bytes - _of_host(plan, hardware))
     return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
 
 
@@ -247,7 +266,7 @@ def _of_host(plan: Plan, hardware: Hardware) -> int:
 
 def traffic(plan: Plan) -> Iterator[str]:
     """Yield lines on what the rank sends, collective by collective."""
-    yield f"\nSent by each rank in a step: {size(plan.sent_bytes)}"
+    yield f"\nSent by {sender(plan)} in a step: {size(plan.sent_bytes)}"
     for call in plan.collectives:
         when = call.when if call.when.startswith("after") else f"in {call.when}"
         yield f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} {when}, among {call.ranks} ranks"

@@ -49,6 +49,7 @@ def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, m
 def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     """Return the fewest ranks that fit, in whole nodes if they fill more than one; 0 if none do.
 
+    All of them share the states, whatever `shard_size` and a number as `reshard` say.
     The search ends at the first power of two, times the ranks that share a sequence, that fits.
     """
     settings = plan.settings

@@ -113,6 +113,8 @@ def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignor
     assert "the best that fits" in course(f"{card} --fit")
     for gpu, fewest in (("h100", 24), ("h200", 16)):
         assert f"It needs {fewest} GPUs or more." in course(f"llama3-70b --gpu {gpu} --checkpointing full")
+    apart = course("llama3-70b --gpus 64 --checkpointing full --shard-size 8 --reshard 4")
+    assert "It needs 24 GPUs or more, with --shard-size none and --reshard yes." in apart
     assert "nodes of 8x H200 over InfiniBand" in course("llama3-70b --gpu h200 --gpus 16")
 
 

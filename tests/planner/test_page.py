@@ -71,6 +71,19 @@ def test_of_one_machine_it_says_what_does_not_fit() -> None:
         list(page(plan(**GIVEN | {"world_size": 64}), HARDWARE["h100"]))
 
 
+def test_of_a_pipeline_it_says_which_stage_holds_most() -> None:
+    """Of Llama 3 8B the last stage has the logits; of gpt-oss, the second of 8 has 5 of 36 layers, the first 4."""
+    given = {"stage": 1, "pipeline_parallel": 8, "micro_batches": 16, "checkpointing": "full", "attention": "flash"}
+    for model, fullest, said in (("llama3-8b", 7, "The last stage"), ("gpt-oss-120b", 1, "Pipeline stage 1")):
+        planned, more = (plan(model=model, world_size=64, pipeline_stage=at, **given) for at in (0, fullest))
+        sentence = f"{said} holds more: at most {size(more.peak_bytes)}."
+
+        assert sentence in repr(planned) and sentence in planned.explain() and "no rank holds" not in planned.explain()
+        small = replace(HARDWARE["h100-infiniband"], memory_bytes=planned.reserved_bytes)
+        assert f" short on {said[0].lower()}{said[1:]}, " in "".join(page(planned, small))
+    assert "held by the last stage" in repr(plan(model="llama3-8b", world_size=64, pipeline_stage=7, **given))
+
+
 EXPERTS, OFFLOAD = "took 0.6 to 2.6 times the planned seconds", "with offload took 0.4 to 5 times"
 
 
@@ -150,7 +163,7 @@ def test_it_says_which_pieces_of_a_pipeline_do_not_exist() -> None:
         )
 
     assert "model_chunks=3 changes nothing: there is one stage." in head(1, 3)
-    assert "32 layers do not divide into 4 x 3 pieces: Megatron-LM refuses this." in head(4, 3)
+    assert "32 layers do not divide into 4 x 3 pieces: Megatron-LM needs a --pipeline-model" in head(4, 3)
     assert "pieces:" not in head(4, 2) + head(1, 1) and "changes nothing" not in head(4, 2) + head(1, 1)
 
 

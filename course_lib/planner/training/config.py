@@ -42,7 +42,7 @@ _UNKNOWN = (
     "attn_type_list",  # state spaces, linear attention: Jamba, Qwen3-Next, Kimi, MiniMax
     "intermediate_size_mlp", "moe_num_experts", "residual_moe", "mlp_only_layers",  # experts: Llama 4, ERNIE, Grok
     "multi_query", "num_key_value_heads_per_layer",  # StarCoder, DeciLM
-    "layer_group_size", "total_ut_steps",  # linear attention and loops: Ring, Ouro
+    "layer_group_size", "total_ut_steps", "H_cycles",  # linear attention and loops: Ring, Ouro, HRM
     "is_encoder_decoder", "type_vocab_size",  # T5, BERT
 )  # fmt: skip
 
@@ -60,7 +60,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         raise PlanError("config.json: it has no keys. Give the file that belongs to a model's weights.")
     config = {**config, **{
         key: whole(key, config[key], least=0, most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
-        for key in _NUMBERS if config.get(key) is not None
+        for key in _NUMBERS if not isinstance(config.get(key), list | None)
     }}  # fmt: skip
     kind = _printable(config.get("model_type") or "")
     if kind == "gemma3_text":
@@ -75,7 +75,10 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if set(config.get("attn_type_list") or ()) == {1}:  # MiniMax M2: attention in all layers
         config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
-    layers = config.get("layer_types")
+    strange += [key for key in _NUMBERS if isinstance(config.get(key), list)]  # layers differ: Gemma 3n, OpenELM
+    layers, dense = config.get("layer_types"), config.get("mlp_layer_types")
+    if isinstance(dense, list) and "dense" in dense[dense.count("dense") :]:
+        strange.append("mlp_layer_types")
     strange += sorted({_printable(one) for one in layers} - {*_ATTENTION}) if isinstance(layers, list) else []
     if strange:
         raise PlanError(
@@ -83,7 +86,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             "latent attention or a state space. Give a number of parameters instead, such as params=7e9."
         )
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
-    count = _first(config, _EXPERTS)
+    count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
     missing += ["num_experts_per_tok"] if count and not config.get("num_experts_per_tok") else []
     if missing:
         raise PlanError(
@@ -118,7 +121,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         width = config.get("moe_intermediate_size") or found["ffn"]
         beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
         shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside
-        found |= {"dense_layers": _first(config, _DENSE), "dense_ffn": found["ffn"], "ffn": width,
+        first = dense.count("dense") if isinstance(dense, list) else _first(config, _DENSE)
+        found |= {"dense_layers": first, "dense_ffn": found["ffn"], "ffn": width,
                   "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
     return found
 

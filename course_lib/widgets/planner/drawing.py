@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ...planner import AVERAGING, STEP, Collective, Hardware, Plan, Span, costs, duration, how, shortage, size
+from ...planner.explain import holder, sender
 from ...plots.canvas import CATEGORIES, COMPUTE, EARLIER, FETCHING, FORWARD, MOVING, UPDATE, WAITING
 from ...plots.timeline import merged
 
@@ -96,7 +97,7 @@ def _memory(now: Shown, before: Shown | None, end: float) -> str:
     if plan.host_bytes:
         rows.append(_row("in the host's memory", size(plan.host_bytes), [], end))
     kinds = [(kind, colour) for kind, colour in CATEGORIES.items() if plan.bytes[kind]]
-    return _panel("Held by rank 0 on its device", kinds, rows, before, there / end)
+    return _panel(f"Held by {holder(plan)} on its device", kinds, rows, before, there / end)
 
 
 def _stacked(parts: Iterable[tuple[float, str, str]]) -> Iterator[Block]:
@@ -123,7 +124,7 @@ def _traffic(now: Shown, before: Shown | None, end: float) -> str:
     rows = [_axis(end, size(end)), _row("all together", sent, _stacked(calls), end, was)]
     rows += [_row(what, size(nbytes), [(0, nbytes, colour, what)], end) for nbytes, colour, what in calls]
     kinds = dict.fromkeys(map(_category, now.plan.collectives))
-    return _panel("Sent by each rank in a step", [(kind, CATEGORIES[kind]) for kind in kinds], rows, before)
+    return _panel(f"Sent by {sender(now.plan)} in a step", [(kind, CATEGORIES[kind]) for kind in kinds], rows, before)
 
 
 def _category(call: Collective) -> str:

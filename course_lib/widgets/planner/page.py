@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ...planner import HARDWARE, shortage, size, verdict
-from ...planner.explain import band, notes
+from ...planner.explain import band, fuller, holder, notes
 from .drawing import Shown, drawing, ends
 from .fields import START, address, call, command, entry, form, labelled, planned, value
 
@@ -93,16 +93,17 @@ class Planner:
         cautions: list[str] = []
         if not self.refusal and self.now:
             plan, machine = self.now
-            fits, (short, where), fullest = verdict(plan, machine), shortage(plan, machine), plan.fullest_end
+            fits, (short, where), fullest = verdict(plan, machine), shortage(plan, machine), plan.fullest
             tone, sign = TONES[fits]
             word = f"{sign} {fits.capitalize()}"
-            text = f"Rank 0 holds at most {size(plan.peak_bytes)} of {size(machine.memory_bytes)}, {plan.peak_moment}."
+            who, there = holder(plan).capitalize(), size(machine.memory_bytes)
+            text = f"{who} holds at most {size(plan.peak_bytes)} of {there}, {plan.peak_moment}.{fuller(plan)}"
+            lacking = f"{size(short)} short on {holder(fullest)}"
             if short > 0 and short == fullest.reserved_bytes - machine.memory_bytes:
-                rank = "rank 0" if fullest is plan else "the last stage"
                 taken = f"torch reserves {size(fullest.reserved_bytes)} for a peak of {size(fullest.peak_bytes)}"
-                text = f"{size(short)} short on {rank}: {taken}, and the device has {size(machine.memory_bytes)}."
+                text = f"{lacking}: {taken}, and the device has {there}."
             elif short > 0:
-                text = f"{size(short)} short on rank 0, {where}."
+                text = f"{lacking}, {where}."
             cautions = [*map(labelled, notes(plan)), *band((plan, machine))]
         before, after = ("".join(f"<p>{escape(one)}</p>" for one in lines) for lines in (self.notes, cautions))
         return f'{before}<p class="plan-{tone}"><strong>{word}</strong> {escape(text)}</p>{after}'
