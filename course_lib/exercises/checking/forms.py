@@ -61,13 +61,14 @@ def _kind(gap: Gap) -> Cause | None:
     items = expected if isinstance(expected, tuple) else ()
     if (place := next((i for i, item in enumerate(items) if gap.same(item, given)), None)) is not None:
         return Cause(
-            likely=f"This is only item {place} of the {len(items)} of the result.", action="Return all of them."
+            likely=f"This is item {place} of the result, which is a list or tuple of {len(items)}.",
+            action="Return all of it.",
         )
     if given is None and any("grad" in str(key) for key in gap.path):
         return Cause(
-            likely="There is no gradient where one was asked for: backward did not get there, or it was set to None.",
-            action="Go back from the result, step by step. Which step stops backward, such as `detach`, `no_grad` or a "
-            "plain collective into a new tensor?",
+            likely="There is no gradient where one was asked for.",
+            action="Which line should store it, and does it run here? Or which line sets it to None, or stops backward, "
+            "such as `detach`, `no_grad` or a plain collective into a new tensor?",
         )
     if given is None:
         return Cause(

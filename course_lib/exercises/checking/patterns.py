@@ -22,7 +22,7 @@ def _unchanged(gap: Gap) -> Cause | None:
         if _is_common(given) or not any(same(given, leaf, 0) for leaf in leaves(gap.before[rank])):
             return None
     return Cause(
-        likely="This is what the function was given, unchanged.",
+        likely="This is a value that the function was given, unchanged.",
         action="Find where what you compute is lost, or overwritten with this.",
     )
 
