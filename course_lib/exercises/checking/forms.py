@@ -67,7 +67,7 @@ def _kind(gap: Gap) -> Cause | None:
     if given is None and any("grad" in str(key) for key in gap.path):
         return Cause(
             likely="There is no gradient where one was asked for.",
-            action="Which line should store it, and does it run here? Or which line sets it to None, or stops backward, "
+            action="Which line should store it, and does it run here? Or which one sets it to None, or stops backward, "
             "such as `detach`, `no_grad` or a plain collective into a new tensor?",
         )
     if given is None:
