@@ -183,9 +183,9 @@ def _dtype(gap: Gap) -> Cause | None:
             likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes."
         )
     return Cause(
-        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. Without `dtype=`, a new tensor gets "
-        "float32 or int64.",
-        action="Make new tensors like the input: `torch.empty_like(x)`, or `dtype=x.dtype`.",
+        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}.",
+        action="Which line makes it? New tensors get the input's dtype with `torch.empty_like(x)` or `dtype=x.dtype`. "
+        "`/`, `.float()` and a sum with a different dtype can change it.",
     )
 
 
@@ -198,7 +198,8 @@ def _not_a_number(gap: Gap) -> Cause | None:
             action="Leave those elements out before you compute with the rest.",
         )
     return Cause(
-        likely="NaN results from 0/0, inf/inf or inf - inf, or from memory that was never written (`torch.empty`).",
+        likely="NaN results from 0/0, inf/inf, inf - inf or the root of a negative number, or from memory that was "
+        "never written (`torch.empty`).",
         action="Print the tensor after each line, and find where NaN first appears.",
     )
 
