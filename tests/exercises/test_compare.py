@@ -169,7 +169,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([[1, 2], [3, 4]], [[1, 3, 5], [1, 3, 5]], "Every rank has the same ones, and each should have its own."),
         ([[]], [[1]], "has 1 item, and 0 were asked for."),
         ([[1, 2, 3]], [[1, 2]], "and 3 were asked for. Yours are right, and end too early."),
-        ([(t(5, 6), t(7))], [t(5, 6)], "only item 0 of the 2 of the result"),
+        ([(t(5, 6), t(7))], [t(5, 6)], "This is item 0 of the result, which is a list or tuple of 2"),
         ([{"gradient of x": t(1)}], [{"gradient of x": None}], "There is no gradient where one was asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
         ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),

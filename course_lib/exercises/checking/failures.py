@@ -98,7 +98,8 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     action = action.replace(_OWN_NAMES, "")
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
-        observed = f"your function raised {raised}\n  {quoted(raised.source_line)}"
+        line = f"\n  {quoted(raised.source_line)}" if raised.source_line else ""
+        observed = f"{'your function' if line else 'library code'} raised {raised}{line}"
     nothing = raised is not None and raised.message == "'NoneType' object is not callable" and not raised.source_line
     if nothing and asks_for_a_function(trial):
         return Finding(observed=f"{trial.who([error.rank])} returned None, expected a function.", **vars(NO_FUNCTION))

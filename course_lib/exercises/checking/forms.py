@@ -61,13 +61,14 @@ def _kind(gap: Gap) -> Cause | None:
     items = expected if isinstance(expected, tuple) else ()
     if (place := next((i for i, item in enumerate(items) if gap.same(item, given)), None)) is not None:
         return Cause(
-            likely=f"This is only item {place} of the {len(items)} of the result.", action="Return all of them."
+            likely=f"This is item {place} of the result, which is a list or tuple of {len(items)}.",
+            action="Return all of it.",
         )
     if given is None and any("grad" in str(key) for key in gap.path):
         return Cause(
-            likely="There is no gradient where one was asked for: backward did not get there, or it was set to None.",
-            action="Go back from the result, step by step. Which step stops backward, such as `detach`, `no_grad` or a "
-            "plain collective into a new tensor?",
+            likely="There is no gradient where one was asked for.",
+            action="Which line should store it, and does it run here? Or which one sets it to None, or stops backward, "
+            "such as `detach`, `no_grad` or a plain collective into a new tensor?",
         )
     if given is None:
         return Cause(
@@ -182,9 +183,9 @@ def _dtype(gap: Gap) -> Cause | None:
             likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes."
         )
     return Cause(
-        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. Without `dtype=`, a new tensor gets "
-        "float32 or int64.",
-        action="Make new tensors like the input: `torch.empty_like(x)`, or `dtype=x.dtype`.",
+        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}.",
+        action="Which line makes it? New tensors get the input's dtype with `torch.empty_like(x)` or `dtype=x.dtype`. "
+        "`/`, `.float()` and a sum with a different dtype can change it.",
     )
 
 
@@ -197,7 +198,8 @@ def _not_a_number(gap: Gap) -> Cause | None:
             action="Leave those elements out before you compute with the rest.",
         )
     return Cause(
-        likely="NaN results from 0/0, inf/inf or inf - inf, or from memory that was never written (`torch.empty`).",
+        likely="NaN results from 0/0, inf/inf, inf - inf or the root of a negative number, or from memory that was "
+        "never written (`torch.empty`).",
         action="Print the tensor after each line, and find where NaN first appears.",
     )
 

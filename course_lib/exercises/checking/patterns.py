@@ -22,7 +22,7 @@ def _unchanged(gap: Gap) -> Cause | None:
         if _is_common(given) or not any(same(given, leaf, 0) for leaf in leaves(gap.before[rank])):
             return None
     return Cause(
-        likely="This is what the function was given, unchanged.",
+        likely="This is a value that the function was given, unchanged.",
         action="Find where what you compute is lost, or overwritten with this.",
     )
 
@@ -44,8 +44,8 @@ def _zeros(gap: Gap) -> Cause | None:
     if not tensors:
         return Cause(likely="", action="Look for the condition, the `return` or the factor that makes it 0 here.")
     return Cause(
-        likely="Every number is 0: nothing was written into the tensor, or it was cleared or multiplied by 0.",
-        action="Look for the line that should fill the result.",
+        likely="Every number is 0.",
+        action="Look for the line that should fill the result, and for one that clears it or multiplies it by 0.",
     )
 
 
@@ -58,8 +58,8 @@ def _half_filled(gap: Gap) -> Cause | None:
         if filled == theirs or not close(ours, filled, gap.tolerance):
             return None
     return Cause(
-        likely="A part is right, and the rest is 0: nothing was written there, or it was cleared.",
-        action="Which lines write into the result, and into which places? Find the places that none of them reaches.",
+        likely="A part is right, and the rest is 0.",
+        action="Which lines write into the result, into which places, and when? Is a place never reached, or cleared?",
     )
 
 

@@ -20,14 +20,15 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
     """Return `finding` with the first call that brings other values than the reference's, or with the last call.
 
     If ranks make a collective at different lines, these are named instead. It stays as it is if the solution makes
-    other calls before that, or messages in a different order, or divides before a sum, which may all be right; or if
-    the tensors that differ are large.
+    other calls before that, or makes its calls in a different order, or divides before a sum, which may all be right;
+    or if the tensors that differ are large.
     """
     yours, expected = (
         observe(trial.exercise, one, trial.case, replay=True).calls for one in (solution, trial.exercise.reference)
     )
     if crossed := _crossed(yours, solution):
-        return replace(finding, observed=f"{finding.observed} {crossed}", action="Which lines belong together?")
+        action = f"Do these two lines belong together? If they do: {finding.action}"
+        return replace(finding, observed=f"{finding.observed} {crossed}", action=action)
     ranked = [(place, rank, call) for rank, calls in enumerate(yours) for place, call in enumerate(calls)]
     right, known = dict[int, Call](), True  # the last call of a rank that brings the reference's values
     for place, rank, call in sorted(ranked, key=lambda one: one[:2]):
@@ -39,11 +40,13 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
             if call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):
                 return finding
+            alike = [one for one in expected[rank] if _kept(one) and _form(one) == _form(call)]
+            if not all(_difference(call, one, trial.exercise.tolerance) for one in alike):
+                return finding
             seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
             action = f"Look at what line {line} is given, and at what is computed before it."
             if last := right.get(rank):
-                action = f"{last.name} at line {_line(last, solution)} still brings the reference's values. "
-                action += "Look at what is computed between the two."
+                action += f" {last.name} at line {_line(last, solution)} still brings the reference's values."
             return replace(finding, observed=f"{finding.observed} {seen}{words[0]}.", action=action)
         elif line:
             right[rank] = call
@@ -51,7 +54,7 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         return finding
     seen = "Every call brings the same values as the reference's."
     end = max(_line(call, solution) for calls in yours for call in calls)
-    action = f"Look at what follows the calls, the last of which is at line {end}."
+    action = f"Look at what does not go through a call, and at what follows the last one, at line {end}."
     return replace(finding, observed=f"{finding.observed} {seen}", action=action)
 
 

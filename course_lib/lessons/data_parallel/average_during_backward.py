@@ -129,7 +129,7 @@ exercise.edit("by-the-last-listed", {COMPLETE: "buckets[len(finishes)][-1] in ar
 
 exercise.edit("one-at-a-time", {IN_ORDER: IN_ORDER.replace("while", "if")}, """
     Each gradient starts at most one bucket. If a gradient completes a bucket that complete ones are waiting for, they
-    have to wait longer. Next: write `while` instead of `if`.""")
+    have to wait longer. Next: after you start a bucket, look at the next one again, until one is incomplete.""")
 
 exercise.edit("finishes-at-once", {START:
     "start_averaging(buckets[len(finishes)])()\nfinishes.append(lambda: None)"}, """

@@ -31,7 +31,8 @@ def averaged(solution: Solution, scores: torch.Tensor, targets: torch.Tensor) ->
     weight = torch.ones(2, requires_grad=True)
     loss = solution(scores * weight, targets)
     loss.backward()
-    averages = {"the mean of the gradients": weight.grad, "the mean of the losses": loss.detach().reshape(()).clone()}
+    value = loss.detach().reshape(()).float().clone()  # a loss in fp64 is right, too
+    averages = {"the mean of the gradients": weight.grad, "the mean of the losses": value}
     for value in averages.values():
         dist.all_reduce(value)
         value /= dist.get_world_size()

@@ -32,7 +32,7 @@ def make_model(seed: int, number: int) -> nn.Sequential:
     if number >= 2:
         (hidden if number % 2 else norm).requires_grad_(False)
     if number >= 3:
-        hidden.to((torch.bfloat16, torch.float64, torch.float16)[number % 3])
+        hidden.to((torch.float64, torch.bfloat16, torch.float16)[number % 3])  # trained where it is bfloat16
     return nn.Sequential(embedding, Positions(1, width), hidden, norm, head)
 
 

@@ -99,7 +99,8 @@ exercise.edit("everything-per-element", {"(flat - square) / (64 + 1024 - 512)": 
     over the elements. Next: measure two sizes, and divide the difference of bytes by the difference of elements.""")
 
 exercise.edit("columns-only", {"64 + 1024 - 512": "1024 - 256"}, """
-    You divide by the additional columns only. A flat matrix also has fewer rows, and a row counts like a column.
+    You divide by the difference of the columns only, or of the rows only. If one grows, the other shrinks, and a row
+    counts like a column.
     Next: divide by the difference of rows + columns.""")
 
 exercise.edit("lines-in-elements", {"(large - square - 512 * line)": "(large - square)"}, """

@@ -123,8 +123,8 @@ exercise.edit("nearly-equal", {"torch.equal": "torch.allclose"}, """
     that drift apart begin like this. Next: compare exactly.""")
 
 exercise.edit("equal-sums", {"torch.equal(tensor, original)": "tensor.double().sum() == original.double().sum()"}, """
-    You compare one number of each tensor, such as its sum. Different values can have the same sum: the same values in a
-    different order, for example. Next: compare all values.""")
+    You also count a tensor that has the original's values in a different order. A comparison of one number, such as the
+    sum, does that. Next: compare value with value, place by place.""")
 
 exercise.edit("only-rank-0-broadcasts", {"dist.broadcast(": "if dist.get_rank() == 0:\n    dist.broadcast("}, """
     Only rank 0 calls broadcast, so the others never receive. All ranks call a collective: with `src=0`, rank 0 sends

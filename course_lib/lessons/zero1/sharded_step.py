@@ -116,8 +116,8 @@ BROADCASTS = """for owner, part in enumerate(parts):
         dist.broadcast(params[number].detach(), src=owner)"""
 
 exercise.edit("unsharded", {'[{"params": mine}]': "params", f"\n{BROADCASTS}": ""}, """
-    Every rank updates every parameter, as in plain data parallel. The numbers are right, but every rank holds the state
-    of all parameters: sharding saved nothing. Next: give `make_optimizer` only the parameters that this rank owns.""")
+    The numbers are right, but every rank holds the state of all parameters, as in plain data parallel: sharding saved
+    nothing. Next: give `make_optimizer` only the parameters that this rank owns.""")
 
 exercise.edit("never-broadcasts", {f"\n{BROADCASTS}": ""}, """
     Each rank updates its own parameters, and the other ranks' models keep the old values of these parameters. So from

@@ -134,8 +134,8 @@ exercise.edit("without-the-root", {"squares.sqrt()": "squares"}, """
 
 exercise.edit("shard-by-shard", {SCALE:
     "for grad in grads:\n    grad *= (max_norm / grad.norm()).clamp(max=1)"}, """
-    You clip each shard by its own norm. Small shards stay as they are and large ones shrink, so the gradient's
-    direction changes. Next: compute one factor for all shards, from the norm of all.""")
+    You clip a part of the gradient, such as one shard, by the norm of this part. Small parts stay as they are and large
+    ones shrink, so the gradient's direction changes. Next: compute one factor for all shards, from the norm of all.""")
 
 exercise.edit("always-scales", {SCALE: "for grad in grads:\n    grad *= max_norm / norm"}, """
     You also scale where the norm is below `max_norm`, and the gradients grow.

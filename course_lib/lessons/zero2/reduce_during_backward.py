@@ -165,7 +165,7 @@ exercise.edit("all-at-the-end", {f"\n{START_COMPLETE}": ""}, """
 
 exercise.edit("starts-one-only", {"while len(finishes) < len(buckets) and": "if len(finishes) < len(buckets) and"}, """
     After a gradient you start at most one bucket. Buckets behind it may be complete, too, and they stay in memory.
-    Next: go on while the next bucket in line is complete: `while` instead of `if`.""")
+    Next: after you start a bucket, look at the next one in line again, until one is incomplete.""")
 
 exercise.edit("all-under-way", {FINISH_PREVIOUS: "", f"{START_REST}finishes[-1]()":
     "while len(finishes) < len(buckets):\n    start_next()\nfor finish_one in finishes:\n    finish_one()"}, """
