@@ -8,7 +8,7 @@ from types import CodeType
 from typing import Any
 
 from ...errors import CourseError
-from ...world import RankError, quoted
+from ...world import Call, RankError, quoted
 from ..form.declaration import Solution
 from .findings import Finding
 from .observe import Observation, Trial
@@ -99,6 +99,12 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
         observed = f"your function raised {raised}\n  {quoted(raised.source_line)}"
+    if error.kind == "deadlock" and any(_holds_back(report.call, trial) for report in error.ranks):
+        action = (
+            "the message that a rank waits for is the check's own: it holds this rank back, to see who waits for it. "
+            "Find what your code waits for in the line above, and wait for it later (`async_op=True`) or start it "
+            "earlier."
+        )
     nothing = raised is not None and raised.message == "'NoneType' object is not callable" and not raised.source_line
     if nothing and asks_for_a_function(trial):
         return Finding(observed=f"{trial.who([error.rank])} returned None, expected a function.", **vars(NO_FUNCTION))
@@ -111,6 +117,12 @@ def failure(trial: Trial, error: CourseError) -> Finding:
             technical=True,
         )
     return Finding(observed=observed, action=action, traceback=error.traceback, technical=True)
+
+
+def _holds_back(call: Call | None, trial: Trial) -> bool:
+    """Return whether `call` is a message that the exercise's `trial` waits for."""
+    file = getattr(getattr(trial.exercise.trial, "__code__", None), "co_filename", "")
+    return call is not None and call.op == "recv" and call.line is not None and call.line.filename == file
 
 
 def _stopped(yours: Observation) -> Finding:

@@ -51,7 +51,7 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         return finding
     seen = "Every call brings the same values as the reference's."
     end = max(_line(call, solution) for calls in yours for call in calls)
-    action = f"Look at what follows the calls, the last of which is at line {end}."
+    action = f"Look at what no call shows: the lines after line {end}, and what earlier lines do besides."
     return replace(finding, observed=f"{finding.observed} {seen}", action=action)
 
 
