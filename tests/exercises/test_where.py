@@ -49,7 +49,7 @@ def test_the_place_is_between_the_last_right_call_and_the_first_wrong_one() -> N
     )
 
 
-def test_if_all_calls_bring_the_right_values_the_place_is_after_them() -> None:
+def test_if_all_calls_bring_the_right_values_the_place_is_beside_them() -> None:
     def adds(x: torch.Tensor) -> torch.Tensor:
         total = x.clone()
         dist.all_reduce(total)
@@ -57,7 +57,7 @@ def test_if_all_calls_bring_the_right_values_the_place_is_after_them() -> None:
 
     finding = found(adds)
     assert finding.observed.endswith("Every call brings the same values as the reference's.")
-    assert finding.action.endswith(f"the last of which is at line {adds.__code__.co_firstlineno + 2}.")
+    assert f"the lines after line {adds.__code__.co_firstlineno + 2}" in finding.action
 
 
 def test_ranks_that_meet_in_one_call_from_different_lines_are_named() -> None:
