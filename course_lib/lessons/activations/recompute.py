@@ -123,9 +123,9 @@ exercise.edit("from-ones", {"(grad_output)": "(torch.ones_like(grad_output))"}, 
 
 exercise.edit("only-of-x", {"output.backward(grad_output)\nreturn x.grad":
     "return torch.autograd.grad(output, x, grad_output)[0]"}, """
-    The parameters get no gradient. `torch.autograd.grad` adds nothing to any `.grad`, and a backward with `inputs`
-    adds only to theirs. Next: use a backward that adds to the `.grad` of every parameter, and goes back from the
-    gradient that you were given.""")
+    The parameters have no gradient at the end. `torch.autograd.grad` adds nothing to any `.grad`, and a backward with
+    `inputs` adds only to theirs. Next: use a backward that adds to the `.grad` of every parameter, and goes back from
+    the gradient that you were given.""")
 
 exercise.edit("nothing-of-x", {DETACHED: "x.detach()"}, """
     You return None, so the layers before this block get no gradient. A tensor gets a `.grad` only if it is the start

@@ -102,7 +102,7 @@ AGREE = "dist.all_reduce(finite, op=dist.ReduceOp.MIN)\n"
 
 exercise.edit("decides-alone", {AGREE: ""}, """
     Each rank decides from its own shards. If one rank skips the step and the others make it, their shards belong to
-    different models, or the ranks wait for each other forever. Next: all-reduce the answer.""")
+    different models, or the ranks wait for each other forever. Next: all-reduce the answer, and return the result.""")
 
 exercise.edit("any-rank-suffices", {"MIN": "MAX"}, """
     You return True as soon as *one* rank's gradients are finite. The gradients of all ranks have to be.

@@ -204,7 +204,7 @@ exercise.edit("skips-missing", {
     the gradients of different parameters. Next: use zeros for them, as many as the parameter has elements.""")
 
 exercise.edit("only-waits", {f"\n{ADDS}": ""}, """
-    Your function waits, and then does nothing with the sum that has arrived: `unit.shard.grad` is what it was.
+    The function that you return waits, and leaves `unit.shard.grad` as it was.
     Next: what should happen with the shard of the average, after the wait?""")
 
 exercise.variant_edit("with-a-list", {"dist.reduce_scatter_single(grad_shard, flat_grad,":
