@@ -120,9 +120,11 @@ def failure(trial: Trial, error: CourseError) -> Finding:
 
 
 def _holds_back(call: Call | None, trial: Trial) -> bool:
-    """Return whether `call` is a message that the exercise's `trial` waits for."""
+    """Return whether `call` is a message that the `trial` of an asynchronous exercise waits for."""
     file = getattr(getattr(trial.exercise.trial, "__code__", None), "co_filename", "")
-    return call is not None and call.op == "recv" and call.line is not None and call.line.filename == file
+    if call is None or call.line is None or not trial.exercise.asynchronous:
+        return False
+    return call.op == "recv" and call.line.filename == file
 
 
 def _stopped(yours: Observation) -> Finding:
