@@ -232,3 +232,33 @@ def test_a_large_gradient_that_is_finite_is_no_overflow() -> None:
         return bool(fits)
 
     assert get("precision.unscale").check(unscale).status == "failed"
+
+
+def gathered_in_halves(unit: Any) -> Callable[[], None]:
+    unit.flat = torch.empty(dist.get_world_size() * unit.shard.numel(), dtype=unit.shard.dtype)
+    pieces, half = unit.flat.chunk(dist.get_world_size()), unit.shard.numel() // 2
+    handles = [
+        dist.all_gather([piece[part] for piece in pieces], unit.shard.detach()[part], async_op=True)
+        for part in (slice(half), slice(half, None))
+    ]
+
+    def finish() -> None:
+        for handle in handles:
+            handle.wait()
+        numels = [shape.numel() for shape in unit.shapes]
+        for param, shape, piece in zip(unit.params, unit.shapes, unit.flat[: sum(numels)].split(numels), strict=True):
+            param.data = piece.view(shape)
+
+    return finish
+
+
+def test_two_calls_in_time_are_not_taken_for_one_that_starts_late() -> None:
+    verdict = get("zero3.start_gather").check(gathered_in_halves)
+
+    assert verdict.mistake is None and "made 2 all_gather" in verdict.findings[0].observed
+
+
+def test_a_rank_that_the_check_holds_back_is_not_said_to_miss_a_send() -> None:
+    verdict = get("zero3.start_gather").check(lambda unit: gathered_in_halves(unit)())
+
+    assert "the check's own" in verdict.next_step and "missing" not in verdict.next_step

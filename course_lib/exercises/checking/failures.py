@@ -8,7 +8,7 @@ from types import CodeType
 from typing import Any
 
 from ...errors import CourseError
-from ...world import RankError, quoted
+from ...world import Call, RankError, quoted
 from ..form.declaration import Solution
 from .findings import Finding
 from .observe import Observation, Trial
@@ -100,6 +100,12 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     if raised is not None and not trial.case.world_size:
         line = f"\n  {quoted(raised.source_line)}" if raised.source_line else ""
         observed = f"{'your function' if line else 'library code'} raised {raised}{line}"
+    if error.kind == "deadlock" and any(_holds_back(report.call, trial) for report in error.ranks):
+        action = (
+            "the message that a rank waits for is the check's own: it holds this rank back, to see who waits for it. "
+            "Find what your code waits for in the line above, and wait for it later (`async_op=True`) or start it "
+            "earlier."
+        )
     nothing = raised is not None and raised.message == "'NoneType' object is not callable" and not raised.source_line
     if nothing and asks_for_a_function(trial):
         return Finding(observed=f"{trial.who([error.rank])} returned None, expected a function.", **vars(NO_FUNCTION))
@@ -112,6 +118,14 @@ def failure(trial: Trial, error: CourseError) -> Finding:
             technical=True,
         )
     return Finding(observed=observed, action=action, traceback=error.traceback, technical=True)
+
+
+def _holds_back(call: Call | None, trial: Trial) -> bool:
+    """Return whether `call` is a message that the `trial` of an asynchronous exercise waits for."""
+    file = getattr(getattr(trial.exercise.trial, "__code__", None), "co_filename", "")
+    if call is None or call.line is None or not trial.exercise.asynchronous:
+        return False
+    return call.op == "recv" and call.line.filename == file
 
 
 def _stopped(yours: Observation) -> Finding:

@@ -78,11 +78,11 @@ exercise.edit("kept-inverted", {"1 if whole else 2": "2 if whole else 1"}, """
 
 exercise.edit("shards-in-16-bits", {"4 * gathered": "2 * gathered"}, """
     Your parameters cross in 16 bits. The shards on the host are fp32 masters, and they are cast on the GPU, after the
-    copy. Next: count 4 bytes for each element.""")
+    copy. Next: count 4 bytes for each element of a parameter.""")
 
 exercise.edit("gradients-in-16-bits", {"4 * sum(shards)": "2 * sum(shards)"}, """
     Your gradients cross in 16 bits. Here they are cast to the dtype of the shards before they leave the GPU.
-    Next: count 4 bytes for each element.""")
+    Next: count 4 bytes for each element of a gradient.""")
 
 exercise.edit("gradients-twice", {"4 * sum(shards)": "4 * gathered"}, """
     You count the gradients as often as the gathers. A unit's gradient is reduced once in a step.

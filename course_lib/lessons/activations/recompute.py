@@ -123,8 +123,9 @@ exercise.edit("from-ones", {"(grad_output)": "(torch.ones_like(grad_output))"}, 
 
 exercise.edit("only-of-x", {"output.backward(grad_output)\nreturn x.grad":
     "return torch.autograd.grad(output, x, grad_output)[0]"}, """
-    The parameters get no gradient. `torch.autograd.grad` returns the gradients that you ask for, and adds nothing to
-    any `.grad`. Next: use a backward that adds to `.grad`, and goes back from the gradient that you were given.""")
+    The parameters have no gradient at the end. `torch.autograd.grad` adds nothing to any `.grad`, and a backward with
+    `inputs` adds only to theirs. Next: use a backward that adds to the `.grad` of every parameter, and goes back from
+    the gradient that you were given.""")
 
 exercise.edit("nothing-of-x", {DETACHED: "x.detach()"}, """
     You return None, so the layers before this block get no gradient. A tensor gets a `.grad` only if it is the start
@@ -132,15 +133,15 @@ exercise.edit("nothing-of-x", {DETACHED: "x.detach()"}, """
     Next: let a leaf that requires a gradient stand for `x` in the second run, and return its `.grad`.""")
 
 exercise.edit("not-detached", {DETACHED: "x.requires_grad_()"}, """
-    You run the block on `x` itself. It is a result of the layers before, so backward goes on into them, and `x` gets no
-    `.grad`. Next: cut the graph at the block's input: run the block on a leaf with the values of `x`.""")
+    `x` gets no `.grad`, because it is a result of the layers before: your backward goes on into them.
+    Next: cut the graph at the block's input: run the block on a leaf with the values of `x`.""")
 
 exercise.edit("only-detached-where-asked", {DETACHED: "x.detach().requires_grad_(x.requires_grad)"}, """
     You return None if `x` requires no gradient. The task asks for the gradient of `x` in this case too.
     Next: let the block's input require a gradient in every case.""")
 
 exercise.edit("overwrites-gradients", {"x = x.detach": "block.zero_grad()\nx = x.detach"}, """
-    You clear the parameters' gradients first, and lose those of earlier micro-batches.
+    The parameters' gradients of earlier micro-batches are lost: you clear them, or overwrite them.
     Next: leave them, so that the gradients add up.""")
 
 

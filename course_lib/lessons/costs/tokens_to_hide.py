@@ -69,8 +69,8 @@ exercise.edit("backward-as-forward", {"(4 / flops)": "(2 / flops)"}, """
     weights, so it needs twice the FLOPs. Next: count 4 FLOPs in backward.""")
 
 exercise.edit("no-second-gather", {"(2 + grad_bytes)": "grad_bytes"}, """
-    Your backward only reduces gradients. Stage 3 has freed the layer after forward, so backward gathers it again.
-    Next: add the bytes of the gather.""")
+    In your backward, only the bytes of the gradients take time. Stage 3 has freed the layer after forward, so backward
+    gathers it again. Next: add the bytes of the gather.""")
 
 exercise.edit("no-reduction", {"(2 + grad_bytes)": "2"}, """
     Your backward only gathers parameters. It also reduce-scatters the gradients. Next: add their bytes.""")

@@ -106,8 +106,9 @@ master.grad = mean.chunk(dist.get_world_size())[dist.get_rank()]"""}, """
 exercise.edit("gathers-masters", {GATHER: """whole = torch.empty(flat_param.shape)
 dist.all_gather_single(whole, master.detach())
 flat_param.copy_(whole)"""}, """
-    Your masters travel in fp32 and are rounded afterwards. If you round them first, half as many bytes travel, and the
-    result is the same. Next: convert the shard to bf16 before the all-gather.""")
+    Your parameters take twice the bytes of an all-gather in bf16. That happens if masters travel in fp32 and are
+    rounded afterwards, or if an all-reduce collects the shards.
+    Next: convert the shard to bf16, and then all-gather it.""")
 
 exercise.edit("two-dtypes", {".to(flat_param.dtype)": ""}, """
     You gather a shard in fp32 into a tensor in bf16. A collective copies bytes, and does not convert them.

@@ -23,7 +23,7 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
     count, seed, scale = 1 + (number > 0) * rng.randint(1, 2), rng.getrandbits(32), 2.0 ** rng.randint(8, 16)
     numels, bad = rng.sample(range(2, 7), count), draw_bad(rng, number, world_size, count)
-    silent = {(0, shard) for shard in range(count)} if number == 4 else set()
+    silent = {(0, shard) for shard in range(count)} | {(world_size - 1, 0)} if number == 4 else set()
     if number == 2:
         silent = {(0, rng.randrange(count))}
 
@@ -102,7 +102,7 @@ AGREE = "dist.all_reduce(finite, op=dist.ReduceOp.MIN)\n"
 
 exercise.edit("decides-alone", {AGREE: ""}, """
     Each rank decides from its own shards. If one rank skips the step and the others make it, their shards belong to
-    different models, or the ranks wait for each other forever. Next: all-reduce the answer.""")
+    different models, or the ranks wait for each other forever. Next: all-reduce the answer, and return the result.""")
 
 exercise.edit("any-rank-suffices", {"MIN": "MAX"}, """
     You return True as soon as *one* rank's gradients are finite. The gradients of all ranks have to be.

@@ -114,8 +114,9 @@ exercise.edit("root-freed", {"model, mesh=mesh": "model, mesh=mesh, reshard_afte
 
 exercise.edit("optimizer-first", {BLOCKS: f"optimizer = {ADAM.removeprefix('return ')}\n{BLOCKS}",
     ADAM: "return optimizer"}, """
-    You make the optimizer before the model is sharded. `fully_shard` replaces the parameters, and the optimizer keeps
-    the old ones, which get no gradients: the model never learns. Next: make the optimizer last.""")
+    The model never learns: your optimizer holds tensors that get no gradients. If it is made before the model is
+    sharded, these are the parameters that `fully_shard` replaces.
+    Next: make the optimizer last, for `model.parameters()`.""")
 
 
 @exercise.variant

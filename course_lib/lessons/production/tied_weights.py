@@ -92,8 +92,8 @@ exercise.edit("blocks-only", {TIED: "", ROOT: ""}, """
 
 exercise.edit("optimizer-first", {TIED: "optimizer = torch.optim.Adam(model.parameters(), lr)\n" + TIED,
     "return torch.optim.Adam(model.parameters(), lr)": "return optimizer"}, """
-    Your optimizer is made before the units. `fully_shard` replaces the parameters, so the optimizer updates tensors
-    that the model no longer has. Next: make the optimizer last.""")
+    The model never learns: your optimizer holds tensors that get no gradients. If it is made before the units, these
+    are the parameters that `fully_shard` replaces. Next: make the optimizer last, for `model.parameters()`.""")
 
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
     The blocks are in one unit, so all are whole while one of them computes. Next: keep a unit for each block.""")

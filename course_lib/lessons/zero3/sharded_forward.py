@@ -177,10 +177,10 @@ exercise.edit("copies-every-tensor", {
     they are.""")
 
 exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
-    When backward begins, the parameters are empty. Gathering when autograd asks for a saved parameter is too late: the
-    gradient of a matrix that was only added, such as positions, needs no saved tensor. It arrives first, and does not
-    fit an empty parameter. Next: gather as soon as the gradient of the output has arrived: a tensor can have a hook
-    for that.""")
+    A parameter is empty when its gradient arrives, and the gradient does not fit. Gathering when autograd asks for a
+    saved parameter is too late: the gradient of a matrix that was only added, such as positions, needs no saved tensor,
+    and arrives first. Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook for
+    that), and let the unit stay gathered.""")
 
 exercise.edit("without-the-offset", {"*saved)": "*saved[:2], 0)"}, """
     Your description does not say where in `unit.flat` a view begins, so every saved parameter is read from the front.

@@ -149,8 +149,9 @@ exercise.edit("copies-into-nothing", {"param.data = piece.view(shape)": "param.d
 exercise.edit("new-parameters", {
     "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
     "unit.params = [torch.nn.Parameter(piece.view(shape)) for shape, piece in zip(unit.shapes, pieces)]"}, """
-    The module's own parameters, with which its layers compute, are still empty: you make new ones, or give none its
-    part of `unit.flat`. Next: keep the parameters that exist, and assign to their `param.data`.""")
+    The module's own parameters, with which its layers compute, are still empty.
+    Next: keep the parameters that exist, and assign to the `param.data` of each its part of `unit.flat`. Its shape is
+    in `unit.shapes`; an empty parameter does not have it.""")
 
 exercise.edit("not-in-the-unit", {"unit.flat =": "flat =", "unit.flat,": "flat,", "unit.flat[": "flat["}, """
     The gathered tensor is not in `unit.flat`. Other functions look there to find out whether a unit is gathered.

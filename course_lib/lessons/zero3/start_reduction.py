@@ -186,14 +186,15 @@ exercise.edit("padding-of-the-parameters", {"F.pad(flat_grad, (0, unit.flat.nume
 
 exercise.edit("kept-by-the-closure", {"handle.wait()\n": "handle.wait()\nunit.sent = flat_grad\n"}, """
     Memory of the size of the whole gradients is still held when the reduction is finished: something still refers to
-    the flat tensor. Next: store it nowhere. The collective keeps it as long as it is being sent.""")
+    the gradients, or to the flat tensor. Next: store neither, and use neither in the function that you return. The
+    collective keeps what it sends as long as it is being sent.""")
 
 exercise.edit("parameters-kept", {"\nfree(unit)": ""}, """
-    You do not free the unit. After backward, all parameters of all units would be whole on every rank.
-    Next: free the unit: all gradients have arrived, so the parameters are not needed any more.""")
+    The unit is still whole when your function returns, and stays so at least until the reduction is finished.
+    Next: free the unit before you return: all gradients have arrived, so the parameters are not needed any more.""")
 
 exercise.edit("gradients-kept", {"for param in unit.params:\nparam.grad = None\n": ""}, """
-    The parameters keep their whole gradients next to the shard.
+    The parameters still have their whole gradients when your function returns.
     Next: set each `param.grad` to None once the flat tensor contains it.""")
 
 exercise.edit("skips-missing", {
@@ -203,7 +204,7 @@ exercise.edit("skips-missing", {
     the gradients of different parameters. Next: use zeros for them, as many as the parameter has elements.""")
 
 exercise.edit("only-waits", {f"\n{ADDS}": ""}, """
-    Your function waits, and then does nothing with the sum that has arrived: `unit.shard.grad` is what it was.
+    The function that you return waits, and leaves `unit.shard.grad` as it was.
     Next: what should happen with the shard of the average, after the wait?""")
 
 exercise.variant_edit("with-a-list", {"dist.reduce_scatter_single(grad_shard, flat_grad,":
