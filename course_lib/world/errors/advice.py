@@ -18,8 +18,8 @@ _NEEDS_GPU = re.compile(
 
 _UNKNOWN_GROUP = (
     "pass a process group as group=: what new_group or mesh.get_group() returns. If it is one, find where the program "
-    "keeps it: this rank has destroyed it, or never had it. Simulated ranks share "
-    "what an imported module keeps in a variable or a cache, and may find the group of a different rank there. "
+    "keeps it: this rank has destroyed it, or never had it. Simulated ranks share what an imported module keeps in a "
+    "variable or a cache, and may find the group of a different rank there. "
     'World(…, backend="processes") gives each rank modules of its own.'
 )
 
