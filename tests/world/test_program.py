@@ -157,6 +157,13 @@ def test_an_exit_that_leaves_out_a_call_is_named(world, write) -> None:
         world(2).run_file(program)
 
 
+@pytest.mark.parametrize(("program", "raised"), [("next(iter(()))", "StopIteration"), ("{}['function']", "KeyError")])
+def test_an_exception_of_a_program_is_its_own(world, write, program: str, raised: str) -> None:
+    with pytest.raises(RankError, match=f"both ranks raised {raised}.*\n  ranks 0, 1 raised at program.py") as caught:
+        world(2).run_file(write(program))
+    assert "missing parentheses" not in str(caught.value)
+
+
 def test_another_exit_code_is_a_failure_with_its_rank_and_line(world, write) -> None:
     program = write(
         """

@@ -17,8 +17,9 @@ _NEEDS_GPU = re.compile(
 """Parts of torch's errors about a GPU that is not there."""
 
 _UNKNOWN_GROUP = (
-    "find where the program keeps this group: this rank has destroyed it, or never had it. Simulated ranks share "
-    "what an imported module keeps in a variable or a cache, and may find the group of a different rank there. "
+    "pass a process group as group=: what new_group or mesh.get_group() returns. If it is one, find where the program "
+    "keeps it: this rank has destroyed it, or never had it. Simulated ranks share what an imported module keeps in a "
+    "variable or a cache, and may find the group of a different rank there. "
     'World(…, backend="processes") gives each rank modules of its own.'
 )
 
@@ -89,6 +90,7 @@ _ADVICE = {
     ),
     "Failed to recv, got 0 bytes": _STORE,
     "wait timeout after": _STORE,
+    "Wait timeout": _STORE,  # a HashStore's
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
     "Invalid process group specified": (
         "this rank is not in that group. Make the call on its members only, with members' global ranks as src or dst."
@@ -115,8 +117,8 @@ _ADVICE = {
     ),
     "cannot access local variable": (
         "a line of the function assigns to this name, so it is a variable of the function: assign to it before that "
-        "line. If you mean a variable outside, declare it `nonlocal` (`global` if it is outside all functions), write "
-        "into it (`x[...] = `, `x.copy_()`), or choose a different name."
+        "line (a loop without rounds assigns nothing). If you mean a variable outside, declare it `nonlocal` (`global` "
+        "if it is outside all functions), write into it (`x[...] = `, `x.copy_()`), or choose a different name."
     ),
     "No module named": (
         "correct the name, or install the package for the Python that runs this, which may not be the one of your "
@@ -135,11 +137,12 @@ _ADVICE = {
     ),
     "<torch.distributed.distributed_c10d.ProcessGroup object": _UNKNOWN_GROUP,  # a KeyError; last: others name one, too
 }
-"""The advice on an error, by a part of its text. The first that fits counts."""
+"""The advice on an error, by a part of its text. The first that fits counts, unless it is all of the text: that is a
+`KeyError`, such as of a sample's "function"."""
 
 
 def advice_for(message: str) -> str:
     """Return what to do next about an error; empty if nothing is known."""
     if _NEEDS_GPU.search(message):
         return _NO_GPU
-    return next((advice for part, advice in _ADVICE.items() if part in message), "")
+    return next((advice for part, advice in _ADVICE.items() if part in message and part != message), "")

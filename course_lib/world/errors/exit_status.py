@@ -41,8 +41,8 @@ def after_death(how: str) -> str:
 
 _ADVICE = {
     _SIGNALS["SIGKILL"]: (
-        "if nobody killed it, the system did, because memory ran out: take a smaller model or batch, or fewer ranks "
-        "(`dmesg` tells)."
+        "if nobody killed it, the system probably did, because memory ran out (`dmesg` shows it): take a smaller model "
+        "or batch, or fewer ranks."
     ),
     how_it_died(_UNKNOWN): "run the cell again, which starts new processes, unless a line of yours calls os._exit.",
     how_it_died(0): "use `return` to end a rank's work, on every rank at the same point.",

@@ -99,13 +99,18 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         return headline, "start isend and irecv before you wait; then compare the peers and tags in these lines."
     if ops == {"recv"} and len({call.tag for call in calls}) > 1:
         return headline, (
-            "look for a recv whose send no rank makes, such as in a loop that is longer on one rank. If every recv has "
-            "a send, let some ranks send first."
+            "look for a recv whose send no rank makes, or makes with a different tag, such as in a loop that is longer "
+            "on one rank. If every recv has a send, let some ranks send first."
         )
-    if ops in ({"send"}, {"recv"}):
+    if ops == {"send"}:
+        return (
+            headline,
+            "let some ranks recv first (for example the even ones), or use isend and wait for it afterwards.",
+        )
+    if ops == {"recv"}:
         return headline, (
-            f"let some ranks {'recv' if ops == {'send'} else 'send'} first (for example the even ones), "
-            f"or use {'isend' if ops == {'send'} else 'irecv'} and wait for it afterwards."
+            "let some ranks send first (for example the even ones), or use irecv and wait for it afterwards. If each "
+            "rank has called isend before that line, compare the peers and the tags."
         )
     if ops == {"send", "recv"} and len({call.tag for call in calls}) > 1:
         return headline, "give a send and its recv the same tag, or find an order in which each finds its partner."
@@ -147,7 +152,7 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     patience = f"; others had waited for {them} for {since:.1f} s" if since else ""
     return (
         f"{busy} had not finished{patience}",
-        f"look for a loop that never ends on {busy}; if the work is only long, give the world more time: "
+        f"look for a loop or a wait that never ends on {busy}; if the work is only long, give the world more time: "
         "World(…, timeout=…).",
     )
 

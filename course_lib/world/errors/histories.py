@@ -116,10 +116,14 @@ def _first_difference_by(members: Members, where: Callable[[Call], Hashable]) ->
         for other, _ in others:
             if any(_called_from_both(*theirs, usual, other) for theirs in called):
                 sides = [[rank for rank in here if here[rank] == key] for key in (usual, other)]
-                reason = _reason(keys, place, *sides)
+                order = _in_order(keys, place, *sides)
+                reason = _reason(keys, place, *order) if order else ""
                 if any(histories[rank][place].match in in_message for rank in here):
-                    line = f"by the order of the other calls, {reason} there"
-                    return Difference(line=line, advice=_ADVICE) if reason else Difference()
+                    if order is None or not reason:
+                        return Difference()
+                    fits, differs = map(who, order)
+                    line = f"the call of {fits} fits the order of the other calls, that of {differs} does not"
+                    return Difference(line=line, advice=f"{_ADVICE} Or the order of the calls differs.")
                 at_place = {rank: histories[rank][place] for rank in here}
                 line = _difference([(side, at_place[side[0]]) for side in sides], reason)
                 advice = "" if reason else without_a_call(at_place, members.calls)
@@ -151,25 +155,31 @@ def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
     return f"the {what} first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
 
 
-def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
-    """Return which ranks skipped calls at `place` or made more; empty if the other calls do not show it."""
-    seen_by = [
-        {pair for rank in side for at, pair in enumerate(pairwise(keys[rank]), 1) if at != place}
-        for side in (some, others)
-    ]
-    seen = seen_by[0] & seen_by[1]
+def _in_order(keys: Keys, place: int, some: list[int], others: list[int]) -> tuple[list[int], list[int]] | None:
+    """Return the ranks whose call at `place` fits the order of the other calls, and those whose call does not; None if
+    these calls do not show it."""
+    seen = _seen(keys, place, some, others)
     before, one, other = keys[some[0]][place - 1] if place else None, keys[some[0]][place], keys[others[0]][place]
     for first, second in (((before, one), (before, other)), ((one, other), (other, one))):
         if (first in seen) != (second in seen):
-            usual, odd = (some, others) if first in seen else (others, some)
-            break
+            return (some, others) if first in seen else (others, some)
         if first in seen:
-            return ""  # both orders have occurred: nothing shows which rank left out a call
-    else:
-        return ""
+            return None  # both orders have occurred: nothing shows which rank left out a call
+    return None
+
+
+def _seen(keys: Keys, place: int, *sides: list[int]) -> set[tuple[Key, Key]]:
+    """Return which calls have followed each other on ranks of all sides, elsewhere than at `place`."""
+    return set.intersection(
+        *({pair for rank in side for at, pair in enumerate(pairwise(keys[rank]), 1) if at != place} for side in sides)
+    )
+
+
+def _reason(keys: Keys, place: int, usual: list[int], odd: list[int]) -> str:
+    """Return which ranks skipped calls at `place` or made more; empty if the other calls do not show it."""
     theirs, mine = keys[usual[0]], keys[odd[0]]
     skipped, more = _until(mine[place], theirs[place:]), _until(theirs[place], mine[place:])
-    skipped = skipped or int((theirs[place], mine[place]) in seen)
+    skipped = skipped or int((theirs[place], mine[place]) in _seen(keys, place, usual, odd))
     if skipped and not (more and len(mine) > len(theirs)):
         explained = _continues_without(mine[place:], theirs[place:], skipped)
         return f"{who(odd)} skipped {_collectives(skipped)}" if explained else ""

@@ -42,7 +42,12 @@ def error_of(
         shown, advice = _from_histories(fault, reports, kept.calls, advice)
         lines += shown
     raiser = in_headline(fault, reports)
-    if fault.kind == "raised" and raiser is not None and any(report.call for report in reports):
+    raised = {report.rank for report in reports if report.raised is not None}
+    if (
+        fault.kind == "raised"
+        and raiser is not None
+        and any(not report.missing.isdisjoint(raised) for report in reports if report.raised is None)
+    ):
         waited = "The other ranks were stopped: they would have waited for it forever."
         advice = f"{advice} {left_out(raiser, reports, kept.calls) or waited}"
     if in_threads:

@@ -207,6 +207,6 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
             "whose gradients are not averaged, such as one after a backward in no_sync()."
         )
     return (
-        f"{text}. They were equal before it. Next: look for a gradient that is None on some ranks only, or for what "
-        f"changes parameters or the optimizer's settings only on {who(fewest)}."
+        f"{text}. They were equal before it. Next: look for a gradient that is None, or for what changes parameters or "
+        "the optimizer's settings, on some ranks only."
     )

@@ -113,8 +113,8 @@ def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call], since
         return False
     for node in ast.walk(tree):
         both = [_spans(node, line), _spans(node, now_at)] if isinstance(node, ast.stmt) else [False]
-        if all(both) and isinstance(node, ast.With) and line.line < node.body[0].lineno:
-            return False  # the call may come at the end of the `with`, as that of `model.join()` does
+        if all(both) and isinstance(node, ast.With | ast.For) and line.line < node.body[0].lineno:
+            return False  # the call may come at the end, as that of `model.join()` does, or of a generator's
         if all(both) and not hasattr(node, "body"):
             return False  # it is one statement, of several lines
         if any(both) and not all(both) and isinstance(node, ast.FunctionDef):

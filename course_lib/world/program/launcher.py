@@ -76,7 +76,8 @@ class _Started:
         with self.program.started(self.program.variables() if self.environ is None else self.environ):
             packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
             if self.random_states is None:
-                with self.program.executed("__mp_main__"):
+                with self.program.main("__mp_main__") as execute:
+                    execute()
                     fn, args, kwargs = pickle.loads(packed)
                     fn(*numbers, *args, **kwargs)
             else:
@@ -94,7 +95,8 @@ def launch(program: Program, run: Runner) -> Run:
         CourseError: the program started no ranks.
     """
     launcher = _Launcher(program, run)
-    with _own_start_method(), replaced(launcher.replacements()), program.executed("__main__"):
+    with _own_start_method(), replaced(launcher.replacements()), program.main("__main__") as execute:
+        execute()
         launcher.run_started()
     if not launcher.runs:
         raise CourseError(

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -155,8 +155,8 @@ class Program:
     # -- on a rank -----------------------------------------------------------------------------------------------
 
     def __call__(self) -> None:
-        with self.started(self.variables()), self.executed("__main__"):
-            pass
+        with self.started(self.variables()), self.main("__main__") as execute:
+            execute()
 
     @contextmanager
     def started(self, variables: dict[str, str]) -> Iterator[None]:
@@ -178,21 +178,25 @@ class Program:
             rank.program_ended()
 
     @contextmanager
-    def executed(self, name: str) -> Iterator[None]:
-        """Execute the file. Inside the block, its names are found in `__main__`."""
+    def main(self, name: str) -> Iterator[Callable[[], None]]:
+        """Give the block the function that executes the file, whose names are found in `__main__` inside the block. A
+        generator does not execute it itself: that would replace a `StopIteration` of the program."""
         spec: Any = _spec(self.module) if self.module else None
         main = ModuleType(name)
         vars(main).update(__file__=self.path, __builtins__=builtins, __spec__=spec)
         vars(main).update(__package__=spec.parent if spec else None, __cached__=None)
         vars(main).update(exit=sys.exit, quit=sys.exit)  # IPython removes Python's own, which also close `sys.stdin`
         process: Any = current_process()
-        with is_main(main):
+
+        def execute() -> None:
             process._inheriting = name == "__mp_main__"  # Python then refuses to start processes without a guard
             try:
                 exec(self.code(), vars(main))
             finally:
                 process._inheriting = False
-            yield
+
+        with is_main(main):
+            yield execute
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that torchrun sets for a rank, in addition to those of every run."""

@@ -373,9 +373,9 @@ def skips_a_call_in_the_second_round() -> None:
             dist.all_reduce(torch.ones(8))
       rank 1 called all_reduce #3 at test_failures.py line _, in skips_a_call_in_the_second_round:
             dist.all_reduce(torch.ones(4))
-      by the order of the other calls, rank 1 skipped 1 collective there
+      the call of ranks 0, 2 fits the order of the other calls, that of rank 1 does not
     Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter
-            loop that only some ranks meet.
+            loop that only some ranks meet. Or the order of the calls differs.
     """
     for batch in range(2):
         if rank() != 1 or batch == 0:
@@ -1152,7 +1152,8 @@ def receives_first() -> None:
             rank())
       rank 1 waited in recv from rank 0 at test_failures.py line _, in receives_first:  dist.recv(torch.empty(2), 1 -
             rank())
-    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards. If each rank
+            has called isend before that line, compare the peers and the tags.
     """
     dist.recv(torch.empty(2), 1 - rank())
 
@@ -1167,6 +1168,7 @@ def sends_fewer_messages_than_its_peer_receives() -> None:
       before, rank 1 had received 3 messages from rank 0 at that line
     Next: compare how many messages each rank sends and receives, such as the number of micro-batches. If the numbers
             are equal: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+            If each rank has called isend before that line, compare the peers and the tags.
     """
     if rank() == 0:
         for _ in range(3):
@@ -1202,7 +1204,8 @@ def waits_while_another_computes() -> None:
       rank 1 waited in recv from rank 0 at test_failures.py line _, in waits_while_another_computes:
             dist.recv(torch.empty(1), 1 - rank())
       rank 2 at test_failures.py line _, in waits_while_another_computes:  time.sleep(0.01)
-    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards. If each rank
+            has called isend before that line, compare the peers and the tags.
     """
     if rank() < 2:
         dist.recv(torch.empty(1), 1 - rank())

@@ -51,7 +51,7 @@ def test_a_loop_without_end(world) -> None:
     assert re.fullmatch(rf"{re.escape(headline)} for \d\.\d s", lines(error)[0])
     assert "\n  ranks 0, 2 waited in barrier #1 at test_stopping.py line " in str(error)
     assert "\n  rank 1 at test_stopping.py line " in str(error)
-    assert "\nNext: look for a loop that never ends on rank 1; " in str(error)
+    assert "\nNext: look for a loop or a wait that never ends on rank 1; " in str(error)
     assert "Note: " not in str(error)
 
 
