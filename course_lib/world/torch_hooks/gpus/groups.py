@@ -194,7 +194,7 @@ def _of_fsdp() -> Iterator[Replacement]:
     if hasattr(handle, "_offload_to_cpu"):  # torch 2.14 leaves it out for a parameter that says it is on the CPU
         yield handle, "to_cpu", handle._offload_to_cpu
 
-    divide_factors = _fsdp_collectives._get_gradient_divide_factors
+    divide_factors: Any = _fsdp_collectives._get_gradient_divide_factors
 
     def after_the_sum(*args: Any) -> Any:
         """Divide by a factor that the program has set after the sum: gloo has no `PREMUL_SUM`."""
