@@ -207,11 +207,15 @@ def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
         held = torch.cuda.memory_allocated()
         model(batch(rank).to("cuda")).square().mean().backward()
         gradient = model[0].weight.grad
-        return held, gradient.device.type, gradient.full_tensor()
+        model.zero_grad()
+        model[0].set_gradient_divide_factor(1.0)  # NCCL's own operation, which gloo lacks
+        model(batch(rank).to("cuda")).square().mean().backward()
+        return held, gradient.device.type, gradient.full_tensor(), model[0].weight.grad.full_tensor()
 
-    for held, device, gradient in gpus(2).run(program):
+    for held, device, gradient, total in gpus(2).run(program):
         assert held == 4 * 512 and device == "cuda"  # a shard of each of four tensors
         torch.testing.assert_close(gradient, mean_gradient(), rtol=0.05, atol=0.01)
+        torch.testing.assert_close(total, 2 * gradient, rtol=0.01, atol=0.001)
 
 
 def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:

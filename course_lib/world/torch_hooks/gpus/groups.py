@@ -13,7 +13,7 @@ from torch.distributed import checkpoint, device_mesh, utils
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.fsdp import FullyShardedDataParallel, _flat_param, _init_utils
-from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_init, _fsdp_param
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch.nn.parallel import DistributedDataParallel
@@ -193,6 +193,16 @@ def _of_fsdp() -> Iterator[Replacement]:
     yield handle, "flat_param_to", flat_param_to
     if hasattr(handle, "_offload_to_cpu"):  # torch 2.14 leaves it out for a parameter that says it is on the CPU
         yield handle, "to_cpu", handle._offload_to_cpu
+
+    divide_factors: Any = _fsdp_collectives._get_gradient_divide_factors
+
+    def after_the_sum(*args: Any) -> Any:
+        """Divide by a factor that the program has set after the sum: gloo has no `PREMUL_SUM`."""
+        shards, *others, factor, force_sum = args
+        alone = shards is None or shards.size() == 1  # torch then divides by the factor itself
+        return divide_factors(shards, *others, factor, force_sum or (factor is not None and not alone))
+
+    yield _fsdp_collectives, "_get_gradient_divide_factors", after_the_sum
 
     # On a GPU, FSDP2's CPU offload moves a gradient to the host before it makes a DTensor of it.
     part: Any = _fsdp_param.FSDPParam
