@@ -43,9 +43,8 @@ def test_the_place_is_between_the_last_right_call_and_the_first_wrong_one() -> N
 
     (finding,) = changed(WITHOUT_RULES, reference=right).check(twice).findings
     assert "all_reduce #2 at line" in finding.observed
-    assert finding.action == (
-        f"all_reduce #1 at line {twice.__code__.co_firstlineno + 2} still brings the reference's values. "
-        "Look at what is computed between the two."
+    assert finding.action.endswith(
+        f"all_reduce #1 at line {twice.__code__.co_firstlineno + 2} still brings the reference's values."
     )
 
 
@@ -57,7 +56,7 @@ def test_if_all_calls_bring_the_right_values_the_place_is_after_them() -> None:
 
     finding = found(adds)
     assert finding.observed.endswith("Every call brings the same values as the reference's.")
-    assert finding.action.endswith(f"the last of which is at line {adds.__code__.co_firstlineno + 2}.")
+    assert finding.action.endswith(f"The last of them is at line {adds.__code__.co_firstlineno + 2}.")
 
 
 def test_ranks_that_meet_in_one_call_from_different_lines_are_named() -> None:

@@ -36,14 +36,13 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
             return finding
         if not (_kept(call) and _kept(reference)) or call.inside in ("save", "load"):  # pickles: names differ freely
             known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
-        elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
-            if call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):
+        elif words := _difference(call, reference, trial.exercise.tolerance):
+            if not line or call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):
                 return finding
             seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
             action = f"Look at what line {line} is given, and at what is computed before it."
             if last := right.get(rank):
-                action = f"{last.name} at line {_line(last, solution)} still brings the reference's values. "
-                action += "Look at what is computed between the two."
+                action += f" {last.name} at line {_line(last, solution)} still brings the reference's values."
             return replace(finding, observed=f"{finding.observed} {seen}{words[0]}.", action=action)
         elif line:
             right[rank] = call
@@ -51,7 +50,7 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         return finding
     seen = "Every call brings the same values as the reference's."
     end = max(_line(call, solution) for calls in yours for call in calls)
-    action = f"Look at what follows the calls, the last of which is at line {end}."
+    action = f"Look at what is computed without these calls, or after them. The last of them is at line {end}."
     return replace(finding, observed=f"{finding.observed} {seen}", action=action)
 
 
