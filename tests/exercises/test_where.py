@@ -132,7 +132,7 @@ def test_nothing_is_said_of_values_that_are_too_large_to_be_kept() -> None:
 
     (finding,) = attention.check(wrong).findings
     assert "brings" not in finding.observed
-    assert finding.action.startswith("Your calls match the reference's in kind, size and order")
+    assert finding.action.startswith("Your calls match the reference's in kind, group, size and order")
 
 
 @pytest.mark.slow

@@ -37,7 +37,8 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         if not (_kept(call) and _kept(reference)) or call.inside in ("save", "load"):  # pickles: names differ freely
             known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
         elif words := _difference(call, reference, trial.exercise.tolerance):
-            if not line or call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):
+            scaled = call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)
+            if not line or scaled or call.op in ("send", "recv"):
                 return finding
             seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
             action = f"Look at what line {line} is given, and at what is computed before it."
