@@ -142,8 +142,10 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         )
         return Cause(likely="", action=action)
     if _calls_of_its_own(trial) and trial.yours.call_forms == trial.expected.call_forms:
-        action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
-        return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
+        action = (
+            "Your calls match the reference's in kind, group, size and order. Look at what is computed around them."
+        )
+        return Cause(likely="", action=f"{action} Print what goes into each{whose}, and what comes out.")
     ops, wanted = ({call.op for calls in side.calls for call in calls} for side in (trial.yours, trial.expected))
     if ops and (missing := " and ".join(sorted(wanted - ops))):
         action = f"The reference also uses {missing}, and yours does not. Which values does that bring to a rank, and"

@@ -109,7 +109,7 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     nothing = raised is not None and raised.message == "'NoneType' object is not callable" and not raised.source_line
     if nothing and asks_for_a_function(trial):
         return Finding(observed=f"{trial.who([error.rank])} returned None, expected a function.", **vars(NO_FUNCTION))
-    if raised is not None and raised.type == "NotImplementedError":
+    if raised is not None and raised.source_line and "raise NotImplementedError" in quoted(raised.source_line):
         return Finding(
             observed=observed,
             likely="The cell came with the line `raise NotImplementedError`; it is still there, and ends the function.",

@@ -194,7 +194,7 @@ def _not_a_number(gap: Gap) -> Cause | None:
         return None
     if any(_has_nan(leaf) for arguments in gap.before for leaf in leaves(arguments)):
         return Cause(
-            likely="NaN marks elements of the input that must not be read, and they were read.",
+            likely="NaN marks the elements of the input that must not be read.",
             action="Leave those elements out before you compute with the rest.",
         )
     return Cause(

@@ -74,8 +74,11 @@ class Observation:
 
     @property
     def call_forms(self) -> list[list[Any]]:
-        """The form of each call, by rank: what was called, its root, dtype and shapes."""
-        return [[(call.variant, call.root, call.dtype, call.shapes) for call in calls] for calls in self.calls]
+        """The form of each call, by rank: what was called, in which group, its root, reduction, dtype and shapes."""
+        return [
+            [(call.variant, call.ranks, call.root, call.reduce_op, call.dtype, call.shapes) for call in calls]
+            for calls in self.calls
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

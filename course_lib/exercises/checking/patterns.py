@@ -59,7 +59,7 @@ def _half_filled(gap: Gap) -> Cause | None:
             return None
     return Cause(
         likely="A part is right, and the rest is 0.",
-        action="Which lines write into the result, into which places, and when? Is a place never reached, or cleared?",
+        action="Which lines decide the numbers at these places? Find what leaves the places out, or makes them 0.",
     )
 
 
@@ -76,11 +76,11 @@ def _moved(gap: Gap) -> Cause | None:
 
 
 def _is_moved(ours: tuple[float, ...] | None, theirs: tuple[float, ...] | None, places: int, tolerance: float) -> bool:
-    """Return whether at least three different numbers of `ours` are in `theirs`, so many places later."""
+    """Return whether most numbers of `ours`, at least three different ones, are in `theirs`, so many places later."""
     if ours is None or theirs is None or len(ours) != len(theirs):
         return False
     part = ours[:-places]
-    return len(set(part)) >= 3 and close(part, theirs[places:], tolerance)
+    return len(part) >= 2 * places and len(set(part)) >= 3 and close(part, theirs[places:], tolerance)
 
 
 def _scaled(gap: Gap) -> Cause | None:
@@ -109,14 +109,12 @@ def _scaled(gap: Gap) -> Cause | None:
 def _by_the_world_size(size: int, ratio: Fraction) -> Cause:
     if ratio == size:
         return Cause(
-            likely=f"Exactly {size} times the expected value, and there are {size} ranks: a sum where a mean is "
-            "expected, or a value that every rank adds and one should.",
-            action="Look for the place where the sum over the ranks is taken: divide by the world size, or sum once.",
+            likely=f"Exactly {size} times the expected value, and there are {size} ranks.",
+            action="Look at each sum over the ranks: is it asked for, is it taken once, and should it be a mean?",
         )
     return Cause(
-        likely=f"Exactly 1/{size} of the expected value, and there are {size} ranks: a mean where a sum is expected, "
-        "or divided by the world size twice.",
-        action="Look for the division by the world size.",
+        likely=f"Exactly 1/{size} of the expected value, and there are {size} ranks.",
+        action="Look for a division by the world size, or a mean over the ranks, that is not needed.",
     )
 
 

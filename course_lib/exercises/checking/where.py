@@ -37,8 +37,9 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
             return finding
         if not (_kept(call) and _kept(reference)) or call.inside in ("save", "load"):  # pickles: names differ freely
             known = known and not call.shapes  # a call without tensors, such as new_group, brings nothing
-        elif line and (words := _difference(call, reference, trial.exercise.tolerance)):
-            if call.op in ("send", "recv") or (call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)):
+        elif words := _difference(call, reference, trial.exercise.tolerance):
+            scaled = call.reduce_op and _scaled(call, reference, trial.exercise.tolerance)
+            if not line or scaled or call.op in ("send", "recv"):
                 return finding
             alike = [one for one in expected[rank] if _kept(one) and _form(one) == _form(call)]
             if not all(_difference(call, one, trial.exercise.tolerance) for one in alike):
@@ -54,7 +55,7 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
         return finding
     seen = "Every call brings the same values as the reference's."
     end = max(_line(call, solution) for calls in yours for call in calls)
-    action = f"Look at what does not go through a call, and at what follows the last one, at line {end}."
+    action = f"Look at what is computed without these calls, or after them. The last of them is at line {end}."
     return replace(finding, observed=f"{finding.observed} {seen}", action=action)
 
 

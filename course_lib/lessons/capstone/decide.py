@@ -32,6 +32,7 @@ ADVICE = {
     "memory": "Which state is whole at this stage, and which activations stay? Shard, recompute or offload more.",
     "deadline": "What does a step wait for? A larger micro-batch means fewer micro-batches, and fewer gathers.",
     "budget": "Days times 24, times GPUs, times the price: compute it for the cheaper cluster too.",
+    "refused": "Change what the planner refuses, and plan again.",
     "form": "Return a dict with cluster, stage, shard_size, checkpointing, batch, offload, and the three numbers.",
 }
 
@@ -74,7 +75,7 @@ def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         planned = planned_for(brief, answer)
         right = cost(brief, answer, planned)
     except (TypeError, ValueError) as refusal:
-        yield "form", f"The planner refuses this choice: {refusal}"
+        yield "refused", f"The planner refuses this choice: {refusal}"
         return
     for name in NUMBERS:
         if not isinstance(answer[name], (int, float)):

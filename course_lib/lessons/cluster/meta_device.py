@@ -138,8 +138,8 @@ exercise.edit("memory-before-shards", {SHARD: "", EMPTY: EMPTY + SHARD}, """
 
 exercise.edit("reads-all-first", {"read(name)": "tensors[name]",
     EMPTY: f"{EMPTY}tensors = {{name: read(name) for name in model.state_dict()}}\n"}, """
-    The model is sharded, but you read the whole checkpoint before you fill the first shard. So every rank holds all of
-    its tensors. Next: read one tensor, fill its shard, and only then read the next.""")
+    The model is sharded, but every rank holds all tensors of the checkpoint at once.
+    Next: read one tensor, fill its shard, and let go of the tensor before you read the next.""")
 
 exercise.edit("not-filled", {f"shard.copy_({CUT})": CUT}, """
     The shards still have the undefined values of `to_empty`: what you read is never written into them.

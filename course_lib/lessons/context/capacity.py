@@ -12,6 +12,7 @@ from ...exercises import Case, Exercise
 def draw(rng: random.Random, number: int) -> Case:
     count, experts, capacity = rng.randint(8, 12), rng.randint(2, 4), rng.randint(1, 2)
     choice = torch.tensor([rng.choice([0, rng.randrange(experts)]) for _ in range(count)])
+    choice[:3] = torch.tensor([0, 1, 0])
     if number == 1:
         capacity = count
     if number == 2:

@@ -68,7 +68,7 @@ def merge(output: Tensor, total: Tensor, seen: Tensor, seen_total: Tensor) -> tu
 MERGED = "output * (total - both).exp() + seen * (seen_total - both).exp()"
 WITH_SUMS = "(output * total.exp() + seen * seen_total.exp()) / (total.exp() + seen_total.exp())"
 OVERFLOWS = """
-    Your formula is right, but exp of a large total is infinite in float32. Next: keep to differences of totals inside
+    The exp of a large total is infinite in float32. Next: keep to differences of totals inside
     exp, which are never positive.
     """
 

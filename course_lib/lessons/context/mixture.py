@@ -12,6 +12,7 @@ from ... import parallel
 from ...exercises import Case, Exercise, Finding, Solution, Trial, draw_world_size, normal
 from ...world import Call
 from .data import an_expert
+from .expert_gradients import zeros_for_none
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -36,7 +37,7 @@ def forward_and_backward(solution: Solution, seed: int, tokens: Tensor, choice: 
         return {"output": output}
     if output.requires_grad:
         (output * normal(*tokens.shape, seed=seed + 50 + dist.get_rank())).sum().backward()
-    gradients = {name: param.grad for name, param in expert.named_parameters()}
+    gradients = {name: zeros_for_none(param) for name, param in expert.named_parameters()}
     return {"output": output.detach(), "gradient of tokens": tokens.grad} | gradients
 
 
@@ -144,7 +145,7 @@ exercise.edit("back-detached", {"index_copy(0, order, back)": "index_copy(0, ord
     """)
 
 exercise.edit("expert-at-home", {"expert(arrived)": "arrived", PUT_BACK: "expert(" + PUT_BACK + ")"}, """
-    The tokens travel there and back, and then your own expert computes all of them. Next: call `expert` on the tokens
+    Your own expert computes all of this rank's tokens, whichever expert they chose. Next: call `expert` on the tokens
     that have arrived.
     """)
 

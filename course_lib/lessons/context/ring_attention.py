@@ -34,8 +34,8 @@ def travels_while_it_computes(trial: Trial) -> Iterator[Finding]:
     ]
     if late:
         yield Finding(
-            observed=f"{trial.who(late)} computed before the block was on its way. The table shows how many sends were "
-            "started at each call of attend.",
+            observed=f"{trial.who(late)} had started fewer sends than the reference when `attend` was called. The "
+            "table shows how many, at each call.",
             action="Start the send and the receive before `attend`, and wait for them after it.",
             table=tuple(
                 Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank]))

@@ -123,7 +123,7 @@ exercise.edit("leaves-the-calls-out", {AGREE: "", "loss.backward()\n": "worst = 
     """)
 
 exercise.edit("rank-zero-decides", {"dist.all_reduce(worst, dist.ReduceOp.MAX)": "dist.broadcast(worst, 0)"}, """
-    Your ranks decide alike, by the loss of rank 0. A broken sample of a different rank is never seen.
+    Your ranks decide alike, by the loss of one rank. A broken sample of a different rank is never seen.
     Next: take the largest loss of all ranks.
     """)
 

@@ -124,8 +124,9 @@ PLAIN = {GET_MODEL: "model.state_dict()", GET: "optimizer.state_dict()",
 exercise.start_edit(PLAIN)
 
 exercise.edit("optimizer-starts-again", PLAIN | {"dcp.load(": "dist.barrier()\ndcp.load("}, """
-    After the restart, the parameters are those of the checkpoint and the optimizer has no moments. Nothing was loaded
-    into it. Next: print the optimizer's part of the dict before `dcp.load`: does it contain tensors to fill?""")
+    After the restart, the parameters are those of the checkpoint, and the optimizer that trains has no moments.
+    Next: print the optimizer's part of the dict before `dcp.load`: does it contain tensors to fill? Then print
+    `optimizer.state` before the first batch.""")
 
 exercise.edit("model-starts-again", {"dcp.load(state, ": 'dcp.load({"optimizer": state["optimizer"]}, '}, """
     The optimizer has its state back, and the model starts from its first parameters.
@@ -148,7 +149,7 @@ exercise.edit("step-without-gradients", PLAIN | {"losses = []\nfor x": "losses =
 exercise.edit("names-differ", {"states(), ":
     '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}, '}, """
     Your dict has names of optimizer states that the file does not have. `optimizer.state_dict()` numbers the
-    parameters, and `get_optimizer_state_dict` names them. Next: save and load with the same functions.""")
+    parameters, and `get_optimizer_state_dict` names them. Next: save what you load, with the same functions.""")
 
 exercise.edit("gradients-left-over", {"if start:\nstate": "if start:\n    model(torch.ones(1, model.in_features))"
     ".sum().backward()\n    state"}, """

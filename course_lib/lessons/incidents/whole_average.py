@@ -109,8 +109,8 @@ exercise.edit("gathered-into-the-dict", {COPY: COPY.replace("param.detach().clon
 
 exercise.edit("keeps-the-model-that-was", {SHARD: "first = [*model.parameters()]\n" + SHARD,
     RETURN: "first.clear()\n" + RETURN}, """
-    Something still refers to the parameters from before the sharding, so their memory is not freed.
-    Next: delete every copy, list and closure that was made before `fully_shard`.""")
+    Something still refers to whole tensors, such as the parameters from before the sharding, so their memory is not
+    freed. Next: find every copy, list and closure that holds one.""")
 
 exercise.edit("average-of-the-shard-only", {
     RETURN: "return {name: value.to_local() for name, value in average.items()}"}, """

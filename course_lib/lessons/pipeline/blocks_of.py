@@ -1,8 +1,10 @@
 """Cut a model into consecutive parts."""
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
+import torch
 
 from ...exercises import Case, Exercise
 
@@ -16,7 +18,13 @@ def draw(rng: random.Random, number: int) -> Case:
 def of_every_rank(solution, world_size, blocks):
     """Return each rank's numbers, whether a range, a list or an array was returned: parts must not overlap."""
     parts = {f"rank {rank}": solution(rank, world_size, blocks) for rank in range(world_size)}
-    return {"blocks": {rank: None if numbers is None else list(numbers) for rank, numbers in parts.items()}}
+    return {"blocks": {rank: listed(numbers) for rank, numbers in parts.items()}}
+
+
+def listed(numbers):
+    """Return the numbers as a list; what has none as it is."""
+    numbers = numbers.tolist() if isinstance(numbers, torch.Tensor) else numbers
+    return list(numbers) if isinstance(numbers, Iterable) else numbers
 
 
 exercise = Exercise("pipeline.blocks_of", title="Cut the model by depth", draw=draw, trial=of_every_rank, task="""

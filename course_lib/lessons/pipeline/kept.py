@@ -22,7 +22,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda _: (list(schedule),), what=what)
 
 
-exercise = Exercise("pipeline.kept", title="Micro-batches in memory", draw=draw, task="""
+exercise = Exercise("pipeline.kept", title="Micro-batches in memory", draw=draw, inputs_matter=False, task="""
     Return the largest number of micro-batches whose activations a rank keeps at one time. The activations of a
     micro-batch are kept from its forward until its backward has ended.
     """, hints="""

@@ -144,8 +144,8 @@ exercise.edit("sends-that-wait", {
     """)
 
 exercise.edit("no-wait", {"for work in sends:\nwork.wait()\n": ""}, """
-    You never wait for your sends: the tensors may still be on their way when you return. Next: keep what each `isend`
-    returns, and call `wait()` on all of them at the end.
+    You do not wait for all of your sends: the tensors may still be on their way when you return.
+    Next: keep what each `isend` returns, and call `wait()` on all of them at the end.
     """)
 
 exercise.edit("newest-first", {"arrived.pop(n), computed.pop(n)": "arrived.popitem()[1], computed.popitem()[1]"}, """

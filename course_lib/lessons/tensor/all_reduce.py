@@ -93,8 +93,9 @@ REDUCED = "total = x.clone()\ndist.all_reduce(total)\nreturn total"
 BACKWARD_SUM = "grad = grad.clone()\ndist.all_reduce(grad)\nreturn grad"
 
 exercise.edit("also-in-backward", {"return grad": BACKWARD_SUM}, """
-    You sum the gradient over ranks, too. Every rank computes the same loss and has the same gradient, so the sum is N
-    times too large. Next: return `grad` unchanged in `backward`.
+    Your gradient is N times too large. Every rank computes the same loss, so each already has the gradient of the sum,
+    and a sum of the gradients over ranks counts it N times.
+    Next: return `grad` unchanged in `backward`.
     """)
 
 exercise.edit("wrong-way-round", {REDUCED: "return x.view_as(x)", "return grad": BACKWARD_SUM}, """
@@ -113,7 +114,7 @@ exercise.edit("in-place", {"class AllReduce": "dist.all_reduce(x)\nreturn x\n\nc
     """)
 
 exercise.edit("average", {"return total": "return total / dist.get_world_size()"}, """
-    You average. The ranks have summands of one output, not several estimates of it. Next: leave out the division.
+    You average. The ranks have summands of one output, not several estimates of it. Next: return the sum itself.
     """)
 
 exercise.edit("gradient-divided", {"return grad": "return grad / dist.get_world_size()"}, """
@@ -123,8 +124,8 @@ exercise.edit("gradient-divided", {"return grad": "return grad / dist.get_world_
 
 exercise.edit("detached", {"class AllReduce": "total = x.detach().clone()\ndist.all_reduce(total)\nreturn total\n\n"
     "class AllReduce"}, """
-    The sum is right, but it has no history: backward stops here, and nothing below gets a gradient.
-    Next: make the sum in the `forward` of an autograd function.
+    The sum is right. But backward stops here, and nothing below gets a gradient.
+    Next: make the sum in the `forward` of an autograd function, from `x` itself, and return `grad` in its `backward`.
     """)
 
 

@@ -89,8 +89,8 @@ MAXIMUM = "dist.all_reduce(largest, dist.ReduceOp.MAX)\n"
 SHIFT = f"largest = scores.detach().amax(1)\n{MAXIMUM}scores = scores - largest[:, None]\n"
 
 exercise.edit("overflows", {SHIFT: ""}, """
-    You take exp of the scores as they are. From a score of 89 on, exp is infinite in fp32, and so is the loss.
-    Next: subtract the largest score of each token, over all ranks, first.
+    From 89 on, exp is infinite in fp32, and so is the loss.
+    Next: subtract the largest score of each token, over all ranks, before you take exp.
     """)
 
 exercise.edit("largest-of-this-rank", {MAXIMUM: ""}, """
