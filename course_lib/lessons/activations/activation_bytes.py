@@ -27,8 +27,8 @@ def make_relu(width: int) -> nn.Module:
 
 
 def make_gelus(width: int) -> nn.Module:
-    """Return a layer in which the memory of a result that nothing keeps is used again."""
-    return nn.Sequential(nn.Linear(width, width), *[nn.GELU() for _ in range(5)])
+    """Return a layer in which the memory of a result that nothing keeps is used again: with five GELUs, not always."""
+    return nn.Sequential(nn.Linear(width, width), *[nn.GELU() for _ in range(30)])
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -36,7 +36,7 @@ def draw(rng: random.Random, number: int) -> Case:
     dtype = (torch.float32, torch.bfloat16, torch.float64)[number % 3]
     name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer", Gated))[number % 2]
     if number == 4:
-        name, make, tokens, width = "Linear, five GELUs", make_gelus, 64, 64
+        name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
