@@ -15,6 +15,9 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.notebooks.solved import with_solutions
 
 HOMES = pytest.StashKey[Path]()
+BY_EXERCISE = ("tests/exercises/test_answers.py", "tests/exercises/test_every_exercise.py")
+"""Their tests of one exercise go to one worker, where runs of the reference and of known mistakes are kept."""
+
 LONGEST = ("notebooks/", "tests/browser/", "tests/commands/", "tests/notebooks/", "tests/world/", "tests/zero/")
 
 gc.disable()  # until tests run: while each worker imports them, nothing is garbage, and the search takes four seconds
@@ -50,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with the files that take longest, and end with many short parts, so that workers end together."""
     if not config.option.as_shipped:
         items[:] = with_solutions(items)
-    items.sort(key=lambda item: (not item.nodeid.startswith(LONGEST), "test_every_exercise.py" in item.nodeid))
+    items.sort(key=lambda item: (not item.nodeid.startswith(LONGEST), item.nodeid.startswith(BY_EXERCISE)))
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
@@ -68,9 +71,9 @@ class ByPart(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        if file.endswith("test_every_exercise.py"):
+        if file in BY_EXERCISE:
             part = re.search(r"\[([\w.]+)", test)  # test_a_mistake_is_rejected_under_its_own_id[ranks.hello-wrong-rank]
-            return f"{file}::{part[1] if part else test}"
+            return part[1] if part else nodeid
         if file.endswith("test_elsewhere.py"):
             return nodeid
         if file.startswith("tests/browser/"):

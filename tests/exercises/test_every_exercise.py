@@ -28,7 +28,10 @@ each_mistake = pytest.mark.parametrize(
 
 
 @each
-def test_the_reference_passes(exercise: Exercise) -> None:
+def test_the_reference_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one seed it runs once. That it does the same on every run is seen where variants are compared with it."""
+    if SEEDS == 1:
+        monkeypatch.setattr(cases, "observe", recall)
     for seed in range(SEEDS**2):
         verdict = exercise.check(exercise.reference, seed=seed)
         assert repr(verdict).startswith(f"✓ {exercise.name}: passed"), f"seed {seed}"

@@ -31,12 +31,13 @@ def holders(storage: torch.UntypedStorage) -> tuple[str, ...]:
     the module.
     """
     objects = gc.get_objects()  # while ranks run, older objects are frozen, and not among these
-    tensors = [one for one in _instances(objects, Tensor) if _is_whole(one)]
-    modules = _instances(objects, nn.Module)
+    tensors, modules = _instances(objects, Tensor), _instances(objects, nn.Module)
+    del objects  # at once: Python raises a SystemError in a rank that is building a tuple to which a list refers
+    tensors = [one for one in tensors if _is_whole(one)]
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
     found = [*_variables(keeping), *_in_modules(keeping, modules)]
     nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
-    del objects, tensors, modules  # if not, `_names` would find these lists, too
+    del tensors, modules  # if not, `_names` would find these lists, too
     if keeping:
         found += _names(keeping, "", _DEEPEST)
     found += [f"autograd, which saved it for {node}" for node in nodes]
