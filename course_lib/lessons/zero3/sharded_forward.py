@@ -114,9 +114,11 @@ exercise = Exercise("zero3.sharded_forward", title="Gather, use, free", draw=dra
     The gradient of a linear layer's input is computed with its weight, so autograd saves `weight.t()`, a view. This
     view would keep every unit in memory. `pack` keeps only its size, strides and offset. `pack` and `unpack` refer to
     `unit`, never to one `flat`: in backward, `unit.flat` is a new tensor, with the same values in the same places. The
-    hook on the output runs before any other part of the unit's backward. FSDP2 solves this differently: it keeps the
-    tensor and frees its memory (`untyped_storage().resize_(0)`), so that all views are valid again after the next
-    gather. Code that reads such a view too early reads memory that does not exist.""")
+    hook on the output runs before any other part of the unit's backward. If `unpack` gathered instead, that
+    could be too late: some gradients, such as an embedding's, need no saved parameter, and would arrive at parameters
+    that are still empty. FSDP2 lets autograd save the views: it keeps the tensor and frees only its memory
+    (`untyped_storage().resize_(0)`), so that all views are valid again after the next gather. Code that reads such a
+    view too early reads memory that does not exist.""")
 
 
 @exercise
