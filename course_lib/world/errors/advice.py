@@ -82,7 +82,8 @@ _ADVICE = {
         "function runs on, and destroy_process_group ends it. Call collectives there, not from a thread of your own."
     ),
     "a leaf Variable that requires grad is being used in an in-place operation": (
-        "write into a parameter inside `with torch.no_grad():`, or into its `.data`: autograd must not record this."
+        "write into a parameter inside `with torch.no_grad():`, or into its `.data`. For any other tensor, make a new "
+        "one: `x = x - y` instead of `x -= y`."
     ),
     "CUDA out of memory. Tried to allocate": (
         "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "

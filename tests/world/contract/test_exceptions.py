@@ -348,4 +348,6 @@ def test_sync_batch_norm_on_the_cpu(wrap) -> None:
 
 def test_a_parameter_that_is_changed_in_place() -> None:
     error = failure(World(1), lambda: torch.nn.Linear(2, 2).bias[:1].zero_())
-    assert "Next: write into a parameter inside `with torch.no_grad():`, or into its `.data`" in lines(error)[-1]
+    said = lines(error)[-1]
+    assert said.startswith("Next: write into a parameter inside `with torch.no_grad():`, or into its `.data`. For any")
+    assert said.endswith("make a new one: `x = x - y` instead of `x -= y`.")
