@@ -62,7 +62,7 @@ class TinyGPT(nn.Module):
             self.head.weight = self.embedding.weight
 
     def init_weights(self) -> None:
-        """Fill the embeddings as GPT-2 does. Every other layer keeps the values of its `reset_parameters`.
+        """Fill the embeddings with small numbers. Every other layer keeps the values of its `reset_parameters`.
 
         A model that was made on the meta device has none of these values. Call both, in this order, once it has memory.
         """
