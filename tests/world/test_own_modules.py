@@ -116,7 +116,7 @@ def test_a_group_of_another_rank_from_a_table_of_a_module(helper, use) -> None:
         dist.barrier()
         use(helper.registry["group"])
 
-    with pytest.raises(RankError, match=r"Next: find where the program keeps this group: .* Simulated ranks share"):
+    with pytest.raises(RankError, match=r"find where the program keeps it: .* Simulated ranks share"):
         World(2).run(program)
 
 
