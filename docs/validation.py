@@ -3,12 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from statistics import median
 
 from course_lib.planner import Run, Validation, validate
+from course_lib.planner.timing.hardware import RATES_OF_2025
 from course_lib.planner.validation import CRASHED, MACHINES
 
 PAGE = Path(__file__).parent / "validation.md"
@@ -205,10 +207,23 @@ def left_out(validation: Validation) -> Iterator[str]:
         yield f"| {name} | {number} | {reason} |"
 
 
+def later(validation: Validation) -> Iterator[str]:
+    """Yield the lines of the table of speeds with the rates of 2025, of the newer sources."""
+    yield "| runs | number | median error | with the rates of 2025 |"
+    yield "|---|---|---|---|"
+    for label, values, keep in ROWS:
+        if SPEED in values and label.startswith(("torchtitan, ", "KempnerForge", "NVIDIA")):
+            found = [one for one in validation.compared if one.what == SPEED and keep(one.run)]
+            machines = [replace(MACHINES[one.run.hardware], **RATES_OF_2025) for one in found]
+            speeds = [one.run.plan.tokens_per_second(machine) for one, machine in zip(found, machines, strict=True)]
+            errors = [speed / one.published - 1 for one, speed in zip(found, speeds, strict=True)]
+            yield f"| {label} | {len(found)} | {median(one.error for one in found):+.1%} | {median(errors):+.1%} |"
+
+
 def page(validation: Validation) -> str:
     """Return the page with today's numbers."""
     text = PAGE.read_text("utf-8")
-    blocks = iter(["\n".join(["", *lines(validation), "", ""]) for lines in (table, verdicts, left_out)])
+    blocks = iter(["\n".join(["", *lines(validation), "", ""]) for lines in (table, verdicts, left_out, later)])
     return BLOCK.sub(lambda match: match[1] + next(blocks) + match[2], text)
 
 

@@ -94,7 +94,8 @@ def average_gradients(model: nn.Module, group: Group = None) -> None:
     """Make each gradient that of the mean of all ranks' losses.
 
     An expert has seen the tokens of all ranks, so its gradient is a sum over the ranks already, and is only divided.
-    The other parameters are on every rank, and are all-reduced.
+    The other parameters are on every rank, and are all-reduced. `group` has to be the experts' own: the copies of
+    an expert in other groups are not summed.
     """
     sums = {param for module in model.modules() if isinstance(module, Experts) for param in module.experts.parameters()}
     for param in model.parameters():

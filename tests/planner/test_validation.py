@@ -191,6 +191,22 @@ def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "words", "percents"),
+    [
+        ("torchtune", "full", [11, 13, 18, 38]),
+        ("torchtitan", "FSDP 512", [-12, -10, -3, -2, -1, 2]),
+        ("torchtitan PR 1690", "TP 8", [15, 19, 21]),
+    ],
+)
+def test_errors_of_memory_that_the_pages_text_names(
+    validation: Validation, source: str, words: str, percents: list[int]
+) -> None:
+    errors = errors_of(validation, "reserved", lambda run: run.source.startswith(source) and words in run.sharding)
+    assert sorted(round(100 * error) for error in errors) == percents
+
+
+@pytest.mark.slow
 def test_adapters_and_experts(validation: Validation) -> None:
     """Within 15 %: 3 of 5 and 6 of 13 memories of LoRA and QLoRA, with nothing fitted; 5 of 15 speeds with experts.
 

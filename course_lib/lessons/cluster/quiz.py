@@ -56,7 +56,7 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         Why is the optimizer made after `fully_shard`?
 
         - [x] Because `fully_shard` replaces the parameters
-          > An optimizer that is made before updates tensors that nobody uses.
+          > An optimizer that is made earlier has the old tensors. They get no gradients, so its step changes nothing.
         - [ ] Because the optimizer would be too large
           > The optimizer makes its state in the first step, wherever you make the optimizer.
         - [ ] Because `fully_shard` changes the learning rate
@@ -112,7 +112,7 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         The loss falls on 8 GPUs. What shows that the program trains as one process would?
 
         - [x] Equal gradients of a small model, here and in one process
-          > The loss also falls with each of the six faults of this lesson.
+          > The loss also falls with four of this lesson's six faults. With the other two, no parameter moves.
         - [ ] A lower loss than on one GPU
           > It may be lower for many reasons.
         - [ ] No error and no warning

@@ -88,10 +88,11 @@ exercise = Exercise("cluster.repair_train", title="Repair: six faults of a train
     `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=f"{folder}/epoch-{epoch}")`, on every rank.
     """, explanation="""
     Each of the six comes from real programs, and each costs a training run: the same order in every epoch; an
-    optimizer that updates tensors which the model does not use any more; a model put together from the shards of
-    different initialisations; layers that start from torch's usual weights instead of the model's own; gradients that
-    never leave their rank; a checkpoint with the shards of one rank only.
-    The loss fell in all of them. Compare with one process on a small model before you start a large one.
+    optimizer whose tensors get no gradients, because the model does not use them any more; a model put together from
+    the shards of different initialisations; layers that start from torch's usual weights instead of the model's own;
+    gradients that never leave their rank; a checkpoint with the shards of one rank only.
+    The loss falls with four of them. With an optimizer made too early, or gradients never reduced, no parameter moves.
+    Compare with one process on a small model before you start a large one.
     """)
 
 

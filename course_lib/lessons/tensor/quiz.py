@@ -72,9 +72,9 @@ def activations(rng: random.Random) -> Numeric:
     tokens, width, world_size = rng.choice([2048, 4096]), rng.choice([4096, 8192]), rng.choice([2, 4, 8])
     expected = kept_bytes(tokens, width, world_size, sequence_parallel=False)
     return Numeric(
-        prompt=f"Of the 34 bytes that a block keeps for each element of its input, tensor parallel divides 24 by the "
-        f"number of ranks. How much does a block of width {width} keep for {tokens} tokens on each of {world_size} "
-        "ranks, without sequence parallel?",
+        prompt=f"Apart from the core of its attention, a block keeps 34 bytes for each element of its input. Tensor "
+        f"parallel divides 24 of them by the number of ranks. How much of this does a block of width {width} keep for "
+        f"{tokens} tokens on each of {world_size} ranks, without sequence parallel?",
         expected=expected,
         unit="MB",
         right="(10 + 24/N) bytes for each element. The 10 are the inputs of norms, the masks of dropout and the like.",

@@ -29,7 +29,7 @@ on 8 H100, where float8 with float8 gathers is 1.25 times as fast as bf16."""
 RATES_OF_2025: dict[str, Any] = {"achievable": 0.75, "attention": 0.6}
 """Rates on H100, H200 and Blackwell with software of 2025 and at full power, where the table has those of 2023.
 
-Chosen on NVIDIA's and KempnerForge's dense runs, whose medians are within 7 % with them: see docs/validation.md.
+Chosen on NVIDIA's dense runs and KempnerForge's FSDP, whose medians are within 7 % with them: see docs/validation.md.
 """
 
 
