@@ -23,8 +23,8 @@ def test_the_first_call_that_brings_other_values_is_named_with_its_line() -> Non
 
     finding = found(squares)
     line = squares.__code__.co_firstlineno + 2
-    assert f"On rank 0, all_reduce #1 at line {line} already brings [" in finding.observed
-    assert finding.action == f"Look at what line {line} is given, and at what is computed before it."
+    assert f"On rank 0, all_reduce #1 at line {line} is the first call with other values: [" in finding.observed
+    assert finding.action == f"Look at what line {line} is given then, and at everything that ran before all_reduce #1."
 
 
 def test_the_last_right_call_before_the_first_wrong_one_is_named() -> None:

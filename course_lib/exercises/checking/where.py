@@ -44,11 +44,12 @@ def first_wrong_call(finding: Finding, trial: Trial, solution: Solution) -> Find
             alike = [one for one in expected[rank] if _kept(one) and _form(one) == _form(call)]
             if not all(_difference(call, one, trial.exercise.tolerance) for one in alike):
                 return finding
-            seen = f"On rank {rank}, {call.name} at line {line} already brings {words[1]}; the reference brings "
-            action = f"Look at what line {line} is given, and at what is computed before it."
+            seen = f"On rank {rank}, {call.name} at line {line} is the first call with other values: {words[1]}"
+            action = f"Look at what line {line} is given then, and at everything that ran before {call.name}."
             if last := right.get(rank):
                 action += f" {last.name} at line {_line(last, solution)} still brings the reference's values."
-            return replace(finding, observed=f"{finding.observed} {seen}{words[0]}.", action=action)
+            seen += f"; the reference brings {words[0]}."
+            return replace(finding, observed=f"{finding.observed} {seen}", action=action)
         elif line:
             right[rank] = call
     if not right or not known or list(map(len, yours)) != list(map(len, expected)):

@@ -86,9 +86,9 @@ exercise.edit("one-to-spare", {"-(-sharded // free)": "sharded // free + 1"}, ""
 
 exercise.edit("in-floats", {"(0, 12, 14, 16)[stage] * psi": "(0, 12, 14, 16)[stage]", "memory_bytes -":
     "memory_bytes / psi -", "16 * psi": "16", "-(-sharded // free)": "ceil(sharded / free)"}, """
-    You compute with floats, such as the bytes per parameter. Floats are rounded, so where the division leaves no
-    remainder, the result can be a little too large, and rounding up adds a rank.
-    Next: compute with integers: multiply by `psi` first, and round up at the end.""")
+    You round before the end: with floats, such as the bytes per parameter, or with a rank's share in whole parameters.
+    So where the division leaves no remainder, the result can be a little too large, and rounding up adds a rank.
+    Next: compute with integers: multiply by `psi` first, and round up once, at the end.""")
 
 exercise.edit("never-0", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0": "free = max(1, free)"}, """
     You never return 0. If the part that stays whole does not fit, no number of ranks is enough.

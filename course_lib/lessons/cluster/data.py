@@ -73,6 +73,17 @@ def shared_folder() -> Iterator[str]:
             shutil.rmtree(names[0], ignore_errors=True)
 
 
+def tensors_in(path: Path) -> dict[str, TensorStorageMetadata]:
+    """Return the tensors of a checkpoint, by name."""
+    metadata = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    return {key: entry for key, entry in metadata.items() if isinstance(entry, TensorStorageMetadata)}
+
+
+def is_sharded(path: Path) -> bool:
+    """Return whether each matrix of a checkpoint has more than one chunk. Each rank's shard is a chunk."""
+    return all(len(entry.chunks) > 1 for entry in tensors_in(path).values() if len(entry.size) == 2)
+
+
 def what_was_saved(folder: str, epoch: int) -> dict[str, Tensor] | str:
     """Return the whole parameters in the checkpoint of an epoch, by name, or what is there instead.
 
@@ -81,12 +92,13 @@ def what_was_saved(folder: str, epoch: int) -> dict[str, Tensor] | str:
     path = Path(folder) / f"epoch-{epoch}"
     if not (path / ".metadata").exists():
         return f"no sharded checkpoint; the folder has {sorted(path.name for path in Path(folder).iterdir())}"
-    metadata = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    entries = {key: entry for key, entry in metadata.items() if isinstance(entry, TensorStorageMetadata)}
+    entries = tensors_in(path)
     keys, names = sorted(entries, key=len), [name for name, _ in Model(1).named_parameters()]
     found = {name: next((key for key in keys if f".{key}".endswith(f".{name}")), "") for name in names}
     if not all(found.values()):
         return f"no whole model; the checkpoint has {keys}"
+    if not is_sharded(path):
+        return "each parameter in one piece, not in shards"
     state = {key: torch.empty(entries[key].size, dtype=entries[key].properties.dtype) for key in found.values()}
     dcp.load(state, checkpoint_id=path)
     return {name: state[key] for name, key in found.items()}

@@ -44,7 +44,7 @@ def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, 
         "its shards of the parameters": [
             (param.to_local() if isinstance(param, DTensor) else param).detach() for param in model.parameters()
         ],
-        "what each epoch saved": [found if isinstance(found, str) else "the whole model" for found in saved.values()],
+        "what each epoch saved": [one if isinstance(one, str) else "the model in shards" for one in saved.values()],
         **{f"parameters in the checkpoint of epoch {epoch}": found for epoch, found in saved.items()},
     }
 
@@ -189,6 +189,12 @@ exercise.edit("reduces-the-wrong-batch", {"number % 2 == 1)\n": "number % 2 == 0
 exercise.edit("only-rank-zero-saves", {"dcp.save(": "if dist.get_rank() == 0:\n        dcp.save("}, """
     Only rank 0 saves. `dcp.save` is a collective, in which each rank writes its own shards, so rank 0 waits for calls
     that other ranks never make. Next: call `dcp.save` on every rank.
+    """)
+
+exercise.edit("saves-whole-tensors", {'{"model": get_model_state_dict(model)}':
+    "{key: param.full_tensor() for key, param in get_model_state_dict(model).items()}"}, """
+    Your checkpoint contains whole parameters. If you gather them before you save, every rank needs memory for the whole
+    model. Next: save the sharded state as it is; `dcp.save` knows which part of a parameter each rank has.
     """)
 
 exercise.edit("steps-after-each-batch", {"if number % 2 == 1:": "if True:", "number % 2 == 1)\n": "True)\n"}, """

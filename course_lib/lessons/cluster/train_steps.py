@@ -1,8 +1,8 @@
 """A training program that can be stopped after any step, written from an empty function."""
 
-import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 from ...exercises import Case, Exercise, Solution
-from .data import Examples, Model, shared_folder, whole
+from .data import Examples, Model, is_sharded, shared_folder, whole
 from .remaining_batches import remaining_batches
 
 PER_EPOCH, LAST = 2, 5
@@ -43,7 +43,8 @@ def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, s
     with shared_folder() as folder:
         losses = [solution(make_model, examples, folder, *steps) for steps in ((0, stop), (stop, LAST))]
         dist.barrier()
-        saved = [step for step in (stop, LAST) if os.path.exists(f"{folder}/step-{step}/.metadata")]
+        paths = {step: Path(folder) / f"step-{step}" for step in (stop, LAST)}
+        saved = [step for step, path in paths.items() if (path / ".metadata").exists() and is_sharded(path)]
     params = list(models[-1].parameters())
     return {
         "the losses before the stop": losses[0],
@@ -157,12 +158,21 @@ exercise.edit("not-sharded", {"fully_shard(make_model())": "make_model()"}, """
     Your model is not sharded: every rank has all of it, and trains it on its own examples.
     Next: call `fully_shard` before you make the optimizer.""")
 
+exercise.edit("never-steps", {"optimizer.step()\n": ""}, """
+    The parameters keep the values that `make_model()` gave them: no step updates them.
+    Next: let the optimizer make a step after each backward.""")
+
 exercise.edit("gradients-add-up", {"optimizer.zero_grad()\n": ""}, """
     Your gradients add up from step to step. Next: call `optimizer.zero_grad()` after each step.""")
 
 exercise.edit("rank-0-saves", {SAVE: f"if dist.get_rank() == 0:\n    {SAVE}"}, """
     Only rank 0 calls `dcp.save`. It is a collective, because each rank writes its own shards, so rank 0 waits for the
     others. Next: call it on every rank.""")
+
+exercise.edit("saves-whole-tensors", {SAVE: "model_state = {key: param.full_tensor() for key, param in model_state"
+    f".items()}}\n{SAVE}"}, """
+    Your checkpoint contains whole tensors. If you gather them before you save, every rank needs memory for them.
+    Next: save the sharded state as it is.""")
 
 
 @exercise.variant

@@ -11,8 +11,9 @@ NO_GRADIENT_OF_THE_INPUT = """
     back. Next: let the received tensor require a gradient before your part computes.
     """
 STARTS_FROM_ONES = """
-    Your ranks before the last start backward from ones: `y.sum().backward()`. They receive the gradient of their output
-    and do not use it. Next: go back from the gradient that came from the next rank.
+    Your ranks before the last start backward from ones, as `y.sum().backward()` does. Either they receive the gradient
+    of their output and do not use it, or the next rank sends ones instead of it.
+    Next: go back from the gradient that came from the next rank.
     """
 
 

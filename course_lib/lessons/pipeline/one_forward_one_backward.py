@@ -8,7 +8,7 @@ from ...exercises import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, micro_batches = ((4, 6), (3, 4), (4, 2), (1, 3), (8, 8), (2, 5))[number % 6]
-    what = f"{micro_batches} micro-batches on {world_size} ranks"
+    what = f"{micro_batches} micro-batches on {world_size} rank{'s' * (world_size > 1)}"
     return Case(world_size=0, args=lambda _: (world_size, micro_batches), what=what)
 
 

@@ -22,13 +22,17 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def steps(solution: Solution, numel: int, make_optimizer: Any, seed: int) -> dict[str, Any]:
-    """Make steps with different gradients on each rank; those of the later steps are too small for bf16."""
+    """Make steps with different gradients on each rank; those of the later steps are too small for the masters in bf16.
+
+    Those of the first element are too small for fp16, which Adam shows: its step is as large as with larger ones.
+    """
     whole = 3 + normal(numel, seed=seed)
     flat_param = whole.bfloat16()
     master = nn.Parameter(whole.chunk(dist.get_world_size())[dist.get_rank()].clone())
     optimizer = make_optimizer([master])
     for step in range(STEPS):
         flat_grad = normal(numel, seed=seed + 100 * step + dist.get_rank() + 1, dtype=torch.bfloat16)
+        flat_grad[0] *= 1e-8
         solution(flat_param, flat_grad * (1 if step == 0 else 0.01), master, optimizer)
     return {"flat_param": flat_param, "master": master.detach(), "gradient of the master": master.grad}
 
@@ -118,6 +122,14 @@ exercise.edit("never-gathers", {GATHER:
     "flat_param.chunk(dist.get_world_size())[dist.get_rank()].copy_(master.detach())"}, """
     Each rank updates only its own part of `flat_param`. The parts of the other ranks keep their old values.
     Next: all-gather the shards.""")
+
+exercise.edit("through-fp16", {"flat_grad.float()": "flat_grad.half().float()"}, """
+    Your gradients pass through fp16, in which numbers below 3e-8 become 0. Bf16 and fp32 go down to about 1e-38.
+    Next: convert them from bf16 to fp32 directly.""")
+
+exercise.edit("never-steps", {"optimizer.step()\n": ""}, """
+    `master` and `flat_param` keep their old values: nothing updates `master`.
+    Next: let the optimizer make its step, once the master has its gradient.""")
 
 exercise.edit("gathers-elsewhere", {GATHER: f"gathered = torch.empty_like(flat_param)\n"
     f"{GATHER.replace('(flat_param,', '(gathered,')}\nflat_param = gathered"}, """

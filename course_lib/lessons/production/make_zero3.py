@@ -118,6 +118,9 @@ exercise.edit("optimizer-first", {BLOCKS: f"optimizer = {ADAM.removeprefix('retu
     sharded, these are the parameters that `fully_shard` replaces.
     Next: make the optimizer last, for `model.parameters()`.""")
 
+exercise.edit("default-lr", {", lr=lr": ""}, """
+    Your Adam has its default learning rate, 0.001. Next: make it with the learning rate that the function is given.""")
+
 
 @exercise.variant
 def with_options(model: Any, mesh: DeviceMesh, lr: float) -> Optimizer:

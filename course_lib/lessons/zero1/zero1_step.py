@@ -128,6 +128,10 @@ exercise.edit("sum-for-mean", {"param_shard.grad /= world_size\n": ""}, """
     step is world size times too large. Adam cancels the size of a gradient, so the mistake hardly shows there.
     Next: divide by `dist.get_world_size()`, before or after the reduce-scatter.""")
 
+exercise.edit("divides-twice", {"param_shard.grad /= world_size": "param_shard.grad /= world_size**2"}, """
+    You divide by the number of ranks twice, so each gradient is world size times too small.
+    Next: divide once, before or after the reduce-scatter.""")
+
 exercise.edit("gathers-first", {
     "param_shard.grad = None\n": "", GATHER: "optimizer.step()", "optimizer.step()": GATHER}, """
     You gather before the optimizer's step. The old shards travel, and each rank keeps its new shard to itself.
