@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import platform
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -28,7 +29,7 @@ TORCH_TRIED = ("2.11", "2.12", "2.13", "2.14")
 
 COMFORTABLE_BYTES = 4 * 2**30  # lesson 11 runs a program on two ranks, and each holds 1.7 GB at its peak
 NAME_WIDTH = len("simulated worlds")
-INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
+INSTALL_AGAIN = "run `make lab` again, or, in the clone: python -m pip install --editable ."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,8 @@ def packages() -> Finding:
     required = [line for line in importlib.metadata.requires(DISTRIBUTION) or [] if "extra ==" not in line]
     absent = [line for line in required if version_of(re.split("[<>=!~ ]", line)[0]) is None]
     if absent:
-        return missing("packages", f"absent: {', '.join(absent)}")
+        remedy = "run `make lab` again, or install these with: python -m pip install"
+        return missing("packages", f"absent: {shlex.join(absent)}", remedy)
     return ok("packages", f"all {len(required)}")
 
 

@@ -53,6 +53,7 @@ def test_an_absent_package_is_told(monkeypatch: pytest.MonkeyPatch, package: str
 
     assert finding.status == "missing"
     assert package in finding.value
+    assert ("--editable" in finding.remedy) == (package == "sharded-course")
 
 
 def test_packages_of_an_extra_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def _property(call: Call, detail: str) -> str:
     if detail == "members":
         return str(list(call.ranks))
     if detail == "split sizes" and call.splits is not None:
-        return f"sends {list(call.splits[0])}, expects {list(call.splits[1])}"
+        return f"sends {list(call.splits[0])} elements, expects {list(call.splits[1])}"
     return f"{call.op} {call.tensors}" if call.op in ("send", "recv") else call.tensors
 
 
@@ -245,9 +245,8 @@ def _uneven(fault: Fault) -> str:
     assert sends is not None and expects is not None
     sent = sends[0][fault.calls[sender].ranks.index(receiver)]
     expected = expects[1][fault.calls[receiver].ranks.index(sender)]
-    if sender == receiver:
-        return f"rank {sender} sends {sent} to itself, and expects {expected}"
-    return f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
+    whom = "itself, and" if sender == receiver else f"rank {receiver}, which"
+    return f"rank {sender} sends {sent} element{'s' * (sent != 1)} to {whom} expects {expected}"
 
 
 _WRITERS: dict[Kind, Callable[[Fault, Sequence[RankReport], int], tuple[str, str]]] = {

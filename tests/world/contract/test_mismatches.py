@@ -18,7 +18,7 @@ def disagree_about_sparsity() -> None:
 
 def split_unevenly() -> None:
     mine = [2, 1, 1, 1] if rank() == 1 else [1] * 4
-    dist.all_to_all_single(torch.empty(4), torch.ones(sum(mine)), [1] * 4, mine)
+    dist.all_to_all_single(torch.empty(4, 3), torch.ones(sum(mine), 3), [1] * 4, mine)
 
 
 def reduce_scatter_more() -> None:
@@ -64,10 +64,13 @@ def make_only_the_own_group() -> None:
             "number of elements in all_gather_single #1: ranks 0-2: float32 [1]; rank 3: float32 [2]",
         ),
         (
-            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [2, 0, 1, 1] if rank() == 0 else None),
-            "split sizes in all_to_all_single #1",
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), [2, 0, 1, 1] if rank() == 0 else None),
+            "split sizes in all_to_all_single #1: rank 0 sends 1 element to itself, and expects 2; rank 0: sends [1",
         ),
-        (split_unevenly, "rank 1 sends 2 to rank 0, which expects 1; rank"),
+        (
+            split_unevenly,
+            "rank 1 sends 6 elements to rank 0, which expects 3; ranks 0, 2, 3: sends [3, 3, 3, 3] elements, expects",
+        ),
         (make_only_the_own_group, "members in new_group([0, 1]): ranks 0, 1: [0, 1]; rank"),
     ],
 )
