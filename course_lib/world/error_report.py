@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from ..meter import SourceLine, is_learners
 from .learner_code import in_program, is_internal, source_line_in_dump
 
 LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
+
+# A frame of the course's that only passes the learner's call on, to an operator of torch or to Python's own module.
+_PASSED_ON = re.compile(r"""  File ".*course_lib.(meter.watching|world.rank_threads.rank_state)\b.*\n(    .*\n)*""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +34,14 @@ class ErrorReport:
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
         shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
+        trace = traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))
         return ErrorReport(
             type=type(shown).__name__,
             message=message,
             source_line=source_line_in_dump(f"{stack}\n")
             or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
-            traceback="".join(traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))),
+            traceback=_PASSED_ON.sub("", "".join(trace)),
             unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
         )
 

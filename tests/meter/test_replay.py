@@ -1,6 +1,7 @@
 """The replay of a run: its steps, its sentences and its page."""
 
 import json
+import linecache
 import pickle
 import re
 
@@ -249,6 +250,20 @@ def test_the_page_shows_the_function_that_the_ranks_are_in(tmp_path) -> None:
     (block,) = page_data((tmp_path / "replay.html").read_text())["blocks"]
     assert block["text"][0] == "def scaled_total(factor: float = 1.0) -> float:"
     assert block["text"][-1] == "    return x.sum().item()"
+
+
+TRAIN = "def train():\n    dist.barrier()\n"
+
+
+@pytest.mark.parametrize("edited", ["# shorter\n", "\n\n\n" + TRAIN.replace(")", "")])
+def test_a_page_of_a_program_that_was_edited_while_it_ran(edited: str, tmp_path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(f"import torch.distributed as dist\n\n\n{TRAIN}\n\ndist.init_process_group()\ntrain()\n")
+    run = World(1, replay=True).run_file(program)
+    program.write_text(edited)
+    linecache.checkcache(str(program))  # as in a kernel that has read no line of it yet
+
+    assert {block["label"] for block in page_data(run.replay().html)["blocks"]} == {"train.py"}
 
 
 @pytest.mark.slow

@@ -91,6 +91,11 @@ def test_what_is_neither_a_number_nor_shapes_is_refused(params: object) -> None:
         plan(params=params)
 
 
+def test_the_name_of_a_model_as_params_is_sent_to_model() -> None:
+    with pytest.raises(ValueError, match=r"A model's name goes in model='llama3-8b'\.$"):
+        plan("llama3-8b")
+
+
 @pytest.mark.parametrize("params", [0, -1, 7.5, float("inf"), float("nan"), True, 10**400])
 def test_impossible_numbers_of_parameters_are_refused(params: float) -> None:
     with pytest.raises(ValueError, match="it has to be a whole number, from 1 to 1000000000000000"):

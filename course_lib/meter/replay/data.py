@@ -5,6 +5,7 @@ import json
 import linecache
 import re
 import textwrap
+import tokenize
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -72,10 +73,12 @@ def _blocks(lines: list[Any]) -> list[dict[str, Any]]:
 
 def _extent(lines: list[str], function: str, used: list[int]) -> tuple[int, int]:
     """Return the first and the last line to show of the function that the lines `used` are in."""
-    start = min(used)
-    while start > 0 and not re.match(rf"\s*def {re.escape(function)}\b", lines[start - 1] if lines else ""):
-        start -= 1
-    block = inspect.getblock(lines[start - 1 :]) if start > 0 else []
+    head = re.compile(rf"\s*def {re.escape(function)}\b")
+    start = max((number for number, line in enumerate(lines[: min(used)], 1) if head.match(line)), default=0)
+    try:
+        block = inspect.getblock(lines[start - 1 :]) if start > 0 else []
+    except (SyntaxError, tokenize.TokenError):  # of a file that was edited while it ran
+        block = []
     if block and len(block) <= MOST_LINES and max(used) < start + len(block):
         return start, start + len(block) - 1
     return max(1, min(used) - AROUND), min(len(lines), max(used) + AROUND)

@@ -248,9 +248,10 @@ def of_params(params: Any) -> Model:
         if not given:
             raise TypeError
     except TypeError:
+        named = f" A model's name goes in model={params!r}." if isinstance(params, str) else ""
         raise PlanError(
             f"params={params!r}: that is neither a number, nor shapes, nor units made of shapes. "
-            "Give for example 7.5e9, or [p.shape for p in model.parameters()]."
+            f"Give for example 7.5e9, or [p.shape for p in model.parameters()].{named}"
         ) from None
     if not (count := sum(map(numel, units))):
         raise PlanError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")

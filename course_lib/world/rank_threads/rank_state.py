@@ -57,6 +57,7 @@ class RankState:
         return np.random.RandomState(self._rank)
 
     def write(self, text: str, *, errors: bool) -> None:
+        text = text.encode(errors="replace").decode()  # half an emoji becomes "?", as on a rank that is a process
         self._unshown.append((self.printed.add(text), errors))
 
     def new_output(self) -> list[tuple[str, bool]]:

@@ -1,6 +1,7 @@
 """What a learner reads of an exception: its line, the lines of a cell, its traceback, and no frames of ours."""
 
 import linecache
+import os
 import pickle
 import time
 from contextlib import ExitStack, suppress
@@ -37,6 +38,17 @@ def test_the_traceback_has_the_lines_of_a_cell(world) -> None:
     assert error.traceback.startswith(f'{head}  File "<cell 5>", line 2, in program\n')
     assert '    raise KeyError("in a cell")' in error.traceback
     assert 'raise KeyError("in a cell")' in lines(error)[1]
+
+
+def test_the_traceback_leaves_out_what_stands_between_your_line_and_torch(world) -> None:
+    def program() -> None:
+        try:
+            os.environ["MISSING"]
+        except KeyError:
+            torch.cat([torch.ones(2, 2), torch.ones(3, 3)], 1)
+
+    trace = failure(world(1), program).traceback
+    assert 'os.environ["MISSING"]' in trace and "torch.cat(" in trace and "course_lib" not in trace
 
 
 def test_a_text_that_ends_the_rank_is_left_out(local_world) -> None:

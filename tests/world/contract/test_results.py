@@ -160,12 +160,12 @@ def test_output_is_kept_by_rank_and_shown_in_their_order(world, capsys, monkeypa
         print("hello")
         dist.barrier()
         print(f"from {rank()}", end="", flush=True)
-        print("!", file=sys.stderr)
+        print("!\ud83d", file=sys.stderr)  # half of an emoji
 
     run = world(2).run(chat)
-    assert run.output == ("hello\nfrom 0!\n", "hello\nfrom 1!\n")
+    assert run.output == ("hello\nfrom 0!?\n", "hello\nfrom 1!?\n")
     shown = capsys.readouterr().out
-    assert shown == "[rank 0] hello\n[rank 0] from 0!\n[rank 1] hello\n[rank 1] from 1!\n"
+    assert shown == "[rank 0] hello\n[rank 0] from 0!?\n[rank 1] hello\n[rank 1] from 1!?\n"
 
 
 def test_output_without_end_is_cut(local_world) -> None:
