@@ -147,14 +147,14 @@ def test_a_mistake_that_calls_the_learners_own_function_is_known(id: str) -> Non
     assert exercise.check(names["gather_ahead"]).mistake == id
 
 
-def test_a_rank_that_waits_in_the_check_itself_is_not_said_to_be_where_solutions_are_called() -> None:
+def test_a_rank_that_waits_in_the_check_itself_is_held_back_and_no_line_of_the_check_is_shown() -> None:
     def leaves_the_others(units: Any, number: int, depth: int) -> None:
         if dist.get_rank() == 0:
             raise ValueError("not today")
 
     observed = only(get("zero3.gather_ahead").check(leaves_the_others, World(2))).observed
     assert "ValueError: not today" in observed
-    assert "waited in" in observed and "observe.py" not in observed
+    assert "\n  the check held rank 1 back" in observed and "waited in" not in observed
 
 
 def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -> None:
