@@ -46,6 +46,8 @@ def test_a_pass_is_compared_with_the_reference() -> None:
     few, many = Cost(calls=1, sent_bytes=8), Cost(calls=1200, sent_bytes=80, seconds=3.21)
 
     assert Cost(calls=0, sent_bytes=0).against(Cost(calls=0, sent_bytes=0)) == ""
+    only_one = Verdict(exercise="sample.mean", status="passed", seed=0, cases_tried=1)
+    assert only_one.headline == "The case agrees with the reference."
     text = "Calls in the check: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8). "
     text += "CPU time: 3.2 times the reference's."
     assert many.against(few) == text
