@@ -46,6 +46,8 @@ def test_a_pass_is_compared_with_the_reference() -> None:
     few, many = Cost(calls=1, sent_bytes=8), Cost(calls=1200, sent_bytes=80, seconds=3.21)
 
     assert Cost(calls=0, sent_bytes=0).against(Cost(calls=0, sent_bytes=0)) == ""
+    only_one = Verdict(exercise="sample.mean", status="passed", seed=0, cases_tried=1)
+    assert only_one.headline == "The case agrees with the reference."
     text = "Calls in the check: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8). "
     text += "CPU time: 3.2 times the reference's."
     assert many.against(few) == text
@@ -147,14 +149,14 @@ def test_a_mistake_that_calls_the_learners_own_function_is_known(id: str) -> Non
     assert exercise.check(names["gather_ahead"]).mistake == id
 
 
-def test_a_rank_that_waits_in_the_check_itself_is_not_said_to_be_where_solutions_are_called() -> None:
+def test_a_rank_that_waits_in_the_check_itself_is_held_back_and_no_line_of_the_check_is_shown() -> None:
     def leaves_the_others(units: Any, number: int, depth: int) -> None:
         if dist.get_rank() == 0:
             raise ValueError("not today")
 
     observed = only(get("zero3.gather_ahead").check(leaves_the_others, World(2))).observed
     assert "ValueError: not today" in observed
-    assert "waited in" in observed and "observe.py" not in observed
+    assert "\n  the check held rank 1 back" in observed and "waited in" not in observed
 
 
 def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -> None:

@@ -261,4 +261,4 @@ def test_two_calls_in_time_are_not_taken_for_one_that_starts_late() -> None:
 def test_a_rank_that_the_check_holds_back_is_not_said_to_miss_a_send() -> None:
     verdict = get("zero3.start_gather").check(lambda unit: gathered_in_halves(unit)())
 
-    assert "the check's own" in verdict.next_step and "missing" not in verdict.next_step
+    assert "the check holds a rank back" in verdict.next_step and "missing" not in verdict.next_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import re
 from types import CodeType
 from typing import Any
 
@@ -90,21 +91,24 @@ def asks_for_a_function(trial: Trial) -> bool:
 
 def failure(trial: Trial, error: CourseError) -> Finding:
     """Return the finding of a trial whose solution ended with `error`."""
-    if trial.yours.timed_out:
-        return _stopped(trial.yours)
     if not isinstance(error, RankError):
         return Finding(observed=str(error), action="Then run the cell again.", technical=True)
     observed, _, action = str(error).partition("\nNext: ")
+    held = _held_back(error, trial)
+    for call in held:
+        own = rf"^  (.*) waited in recv .* at {re.escape(str(call.line))},.*"
+        observed = re.sub(own, r"  the check held \1 back", observed, flags=re.MULTILINE)
+    if trial.yours.timed_out:
+        return _stopped(trial.yours, observed)
     action = action.replace(_OWN_NAMES, "")
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
         line = f"\n  {quoted(raised.source_line)}" if raised.source_line else ""
         observed = f"{'your function' if line else 'library code'} raised {raised}{line}"
-    if error.kind == "deadlock" and any(_holds_back(report.call, trial) for report in error.ranks):
+    if error.kind == "deadlock" and held:
         action = (
-            "the message that a rank waits for is the check's own: it holds this rank back, to see who waits for it. "
-            "Find what your code waits for in the line above, and wait for it later (`async_op=True`) or start it "
-            "earlier."
+            "the check holds a rank back, to see who waits for it. Find what your code waits for in the lines above, "
+            "and wait for it later (`async_op=True`) or start it earlier."
         )
     nothing = raised is not None and raised.message == "'NoneType' object is not callable" and not raised.source_line
     if nothing and asks_for_a_function(trial):
@@ -120,16 +124,14 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     return Finding(observed=observed, action=action, traceback=error.traceback, technical=True)
 
 
-def _holds_back(call: Call | None, trial: Trial) -> bool:
-    """Return whether `call` is a message that the `trial` of an asynchronous exercise waits for."""
+def _held_back(error: RankError, trial: Trial) -> list[Call]:
+    """Return the calls in which ranks waited for messages of the `trial` of an asynchronous exercise."""
     file = getattr(getattr(trial.exercise.trial, "__code__", None), "co_filename", "")
-    if call is None or call.line is None or not trial.exercise.asynchronous:
-        return False
-    return call.op == "recv" and call.line.filename == file
+    calls = [report.call for report in error.ranks if report.call is not None and trial.exercise.asynchronous]
+    return [call for call in calls if call.op == "recv" and call.line is not None and call.line.filename == file]
 
 
-def _stopped(yours: Observation) -> Finding:
-    observed = str(yours.error).partition("\nNext: ")[0]
+def _stopped(yours: Observation, observed: str) -> Finding:
     if not yours.waited:
         action = "Look for a loop that never ends, or for far more work than the task needs."
         return Finding(observed=observed, action=action, technical=True)

@@ -135,7 +135,8 @@ class Verdict:
             return "You have not changed this cell yet."
         if self.status == "passed":
             compared = self.cost.against(self.reference_cost) if self.cost and self.reference_cost else ""
-            return f"All {self.cases_tried} cases agree with the reference. {compared}".strip()
+            agree = "The case agrees" if self.cases_tried == 1 else f"All {self.cases_tried} cases agree"
+            return f"{agree} with the reference. {compared}".strip()
         if not self.case_count:
             return "It was not run."
         if not self.case:

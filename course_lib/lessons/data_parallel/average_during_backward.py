@@ -117,6 +117,11 @@ COMPLETE = "arrived.issuperset(buckets[len(finishes)])"
 START = "finishes.append(start_averaging(buckets[len(finishes)]))"
 THE_REST = "for bucket in buckets[len(finishes) :]:\nfinishes.append(start_averaging(bucket))\n"
 
+EACH_BY_ITSELF = (
+    "if any(param is one for one in bucket) and arrived.issuperset(bucket):\n"
+    "    finishes.append(start_averaging(bucket))"
+)
+
 exercise.edit("all-at-the-end", {f"{REGISTER}\n": ""}, """
     The averages are right, but every bucket is started after backward, so nothing travels while backward computes. No
     hook starts a bucket, or all hooks, made in a loop, count for its last bucket. Next: register a hook for each
@@ -137,8 +142,7 @@ exercise.edit("finishes-at-once", {START:
     the slowest rank. Next: keep what `start_averaging` returns in a list, and call it in `finish`.""")
 
 exercise.edit("as-they-complete", {IN_ORDER: "for bucket in buckets:",
-    START: "if any(param is one for one in bucket) and arrived.issuperset(bucket):\n"
-    "    finishes.append(start_averaging(bucket))",
+    START: EACH_BY_ITSELF,
     "for bucket in buckets[len(finishes) :]:": "for bucket in [b for b in buckets if not arrived.issuperset(b)]:"}, """
     You start buckets in the order in which they become complete. On a rank that lacks a gradient this order differs,
     and then different buckets are summed. Next: start a bucket only when all buckets before it are started.""")
@@ -147,6 +151,12 @@ exercise.edit("finish-starts-nothing", {THE_REST: ""}, """
     A bucket that lacks a gradient on this rank is never started here, nor are the buckets after it, and the other ranks
     wait for them.
     Next: start the remaining buckets in `finish`; `start_averaging` uses zeros for a missing gradient.""")
+
+exercise.edit("each-bucket-for-itself", {IN_ORDER: "for bucket in buckets:", START: EACH_BY_ITSELF, THE_REST: ""}, """
+    Each bucket starts by itself when it is complete, and `finish` only waits. A bucket that lacks a gradient on this
+    rank is never started here. Other ranks wait for it, or different buckets are summed.
+    Next: start the remaining buckets in `finish`, and start each bucket only when all buckets before it are started.
+    """)
 
 exercise.edit("always-syncs", {"if not should_sync():\nreturn\n": ""}, """
     You start buckets in a backward pass in which `should_sync()` is false, so the gradients of later micro-batches
