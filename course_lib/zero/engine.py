@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from . import optimizer_state
 from .buckets import FlatBucket, Shard
 
-ParamGroups = Sequence[dict[str, Any]]
+ParamGroups = Iterable[Any]
 
 
 class Ranks:
@@ -58,6 +59,8 @@ class Ranks:
 class Engine(nn.Module):
     """A model that trains on several ranks as it would in one process, on all their batches together.
 
+    Use the engine's own `zero_grad`, `step` and `clip_grad_norm_`: `optimizer` is for schedulers.
+
     Args:
         model: of the same structure on every rank.
         param_groups: as for an optimizer; a parameter that is in no group is frozen. All parameters by default.
@@ -65,7 +68,7 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, or `param_groups` are not of this model.
+        ValueError: there is nothing to train, a parameter has no shape yet, or `param_groups` are not of this model.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -80,6 +83,11 @@ class Engine(nn.Module):
 
     def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
+        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+            raise ValueError(
+                "a lazy layer of the model, such as LazyLinear, has no shape yet. Run a batch through the model before "
+                "you make the engine."
+            )
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}
@@ -96,6 +104,21 @@ class Engine(nn.Module):
             raise ValueError("no parameter of the model requires a gradient: there is nothing to train.")
         ranks.share([*model.parameters(), *model.buffers()])
         self._buffers_differ = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "optimizer":  # its own zero_grad would leave the gradients in `buckets`, or in the model
+            value.zero_grad = _refuse
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Refuse what would move the parameters out of their buckets: a different dtype or device."""
+        with torch.no_grad():
+            if any(fn(param) is not param for param in self.parameters()):
+                raise ValueError(
+                    "an engine keeps its model's dtype, device and memory format: the optimizer updates this memory. "
+                    "Convert or move the model before you make the engine."
+                )
+        return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output for this rank's part of the batch."""
@@ -188,7 +211,10 @@ class Engine(nn.Module):
             return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:  # type: ignore[override]
-        """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does."""
+        """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does.
+
+        The masters of a bf16 or fp16 model get these rounded values: load the optimizer's state after this.
+        """
         with self.whole():
             result = self.module.load_state_dict(state_dict, strict)
             for shard in (*self.shards(), *self.frozen):
@@ -203,5 +229,15 @@ class Engine(nn.Module):
         return optimizer_state.gather(self)
 
     def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer."""
+        """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer.
+
+        Call this after `load_state_dict`, which overwrites the `master_param` of a bf16 or fp16 model.
+        """
         optimizer_state.load(self, state_dict)
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    raise ValueError(
+        "engine.optimizer is for schedulers, and does not hold all gradients. Call the engine's own zero_grad, step "
+        "and clip_grad_norm_."
+    )

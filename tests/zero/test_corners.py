@@ -507,6 +507,13 @@ def test_what_cannot_be_trained_is_refused(engine) -> None:
         world(2).run(twice)
     with pytest.raises(RankError, match=r"zero_grad\(set_to_none=False\): an engine frees its gradients"):
         world(2).run(lambda: made(engine, make("stack")).zero_grad(set_to_none=False))
+    with pytest.raises(RankError, match=r"engine.optimizer is for schedulers, .* the engine's own zero_grad, step"):
+        world(2).run(lambda: made(engine, make("stack")).optimizer.zero_grad())
+    with pytest.raises(RankError, match=r"a lazy layer of the model, such as LazyLinear, has no shape yet\. Run"):
+        world(2).run(of(lambda: nn.Sequential(nn.LazyLinear(3))))
+    with pytest.raises(RankError, match="an engine keeps its model's dtype, device and memory format: the optimizer"):
+        world(2).run(lambda: made(engine, make("stack")).to(torch.bfloat16))
+    world(2).run(lambda: made(engine, make("stack")).to("cpu", torch.float32) and None)  # changes nothing
 
 
 @pytest.mark.parametrize("engine", ENGINES)
