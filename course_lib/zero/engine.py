@@ -3,6 +3,7 @@
 How gradients and parameters travel is in each stage's own file, which can be read without this one.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -59,7 +60,7 @@ class Ranks:
 class Engine(nn.Module):
     """A model that trains on several ranks as it would in one process, on all their batches together.
 
-    Use the engine's own `zero_grad`, `step` and `clip_grad_norm_`: `optimizer` is for schedulers.
+    Use the engine's own `step` and `clip_grad_norm_`, not torch's: `optimizer` is for schedulers.
 
     Args:
         model: of the same structure on every rank.
@@ -108,23 +109,17 @@ class Engine(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "optimizer":  # its own zero_grad would leave the gradients in `buckets`, or in the model
-            value.zero_grad = _refuse
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Refuse what would move the parameters out of their buckets: a different dtype or device."""
-        with torch.no_grad():
-            if any(fn(param) is not param for param in self.parameters()):
-                raise ValueError(
-                    "an engine keeps its model's dtype, device and memory format: the optimizer updates this memory. "
-                    "Convert or move the model before you make the engine."
-                )
-        return super()._apply(fn, recurse)
+            engine = weakref.proxy(self)
+            value.zero_grad = lambda set_to_none=True: engine.zero_grad(set_to_none)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output for this rank's part of the batch."""
-        if not self.training:
+        if self.training:
+            for bucket in self.buckets:
+                bucket.check_params()
+            self._buffers_differ = True
+        else:
             self.share_buffers()
-        self._buffers_differ |= self.training
         return self.module(*args, **kwargs)
 
     def share_buffers(self) -> None:
@@ -234,10 +229,3 @@ class Engine(nn.Module):
         Call this after `load_state_dict`, which overwrites the `master_param` of a bf16 or fp16 model.
         """
         optimizer_state.load(self, state_dict)
-
-
-def _refuse(*args: Any, **kwargs: Any) -> None:
-    raise ValueError(
-        "engine.optimizer is for schedulers, and does not hold all gradients. Call the engine's own zero_grad, step "
-        "and clip_grad_norm_."
-    )
