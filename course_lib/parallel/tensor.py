@@ -145,6 +145,7 @@ def cut_rows(layer: nn.Linear, group: Group) -> nn.Linear:
 
 
 def _shard(param: Tensor, dim: int, group: Group) -> nn.Parameter:
-    shard = nn.Parameter(part(param.detach(), dim, group).clone(memory_format=torch.contiguous_format))
+    values = part(param.detach(), dim, group).clone(memory_format=torch.contiguous_format)
+    shard = nn.Parameter(values, requires_grad=param.requires_grad)
     shard.cut_dim = dim  # type: ignore[attr-defined]  # mesh.py joins the shards along it
     return shard

@@ -116,6 +116,19 @@ class FlatBucket:
         for param, place in self.places.items():
             param.data = self.flat_param[place].view(self.shapes[param])
 
+    def check_params(self) -> None:
+        """Raise an error if they are no longer views of `flat_param`, while there is one.
+
+        Raises:
+            ValueError: the model was moved or converted. Steps would not reach it.
+        """
+        flat = self.flat_param
+        if flat is not None and any(p.untyped_storage()._cdata != flat.untyped_storage()._cdata for p in self.places):
+            raise ValueError(
+                "the model's parameters have been moved or converted since the engine was made, and its steps would "
+                "not reach them. Call model.to(...) before you make the engine."
+            )
+
     def add_grad(self, param: Parameter, grad: Tensor, scale: float) -> None:
         """Add scale · grad to the parameter's place in `flat_grad`."""
         if self.flat_grad is None:

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,17 @@ def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, A
         engine: at any stage.
         folder: on a file system that every rank sees.
         extra: numbers and texts for `load_checkpoint` to return, the same on every rank: `{"step": 100}`.
+
+    Raises:
+        ValueError: `extra` contains what `torch.load` refuses with `weights_only=True`.
     """
+    torch.save(dict(extra or {}), trial := BytesIO())
+    trial.seek(0)
+    if refused := torch.serialization.get_unsafe_globals_in_checkpoint(trial):
+        raise ValueError(
+            f"extra contains a {refused[0]}, which load_checkpoint would refuse. Save numbers, texts and tensors: "
+            "float(loss) instead of a NumPy scalar, str(path) instead of a Path."
+        )
     folder, ranks, group = Path(folder), engine.ranks, engine.ranks.process_group
     number = [1 + max(_numbers(folder), default=0)]
     dist.broadcast_object_list(number, group_src=0, group=group)

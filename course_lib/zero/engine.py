@@ -3,6 +3,7 @@
 How gradients and parameters travel is in each stage's own file, which can be read without this one.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from . import optimizer_state
 from .buckets import FlatBucket, Shard
 
-ParamGroups = Sequence[dict[str, Any]]
+ParamGroups = Iterable[Any]
 
 
 class Ranks:
@@ -58,6 +60,8 @@ class Ranks:
 class Engine(nn.Module):
     """A model that trains on several ranks as it would in one process, on all their batches together.
 
+    Use the engine's own `step` and `clip_grad_norm_`, not torch's: `optimizer` is for schedulers.
+
     Args:
         model: of the same structure on every rank.
         param_groups: as for an optimizer; a parameter that is in no group is frozen. All parameters by default.
@@ -65,7 +69,7 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, or `param_groups` are not of this model.
+        ValueError: there is nothing to train, a parameter has no shape yet, or `param_groups` are not of this model.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -80,6 +84,11 @@ class Engine(nn.Module):
 
     def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
+        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+            raise ValueError(
+                "a lazy layer of the model, such as LazyLinear, has no shape yet. Run a batch through the model before "
+                "you make the engine."
+            )
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}
@@ -97,11 +106,20 @@ class Engine(nn.Module):
         ranks.share([*model.parameters(), *model.buffers()])
         self._buffers_differ = False
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "optimizer":  # its own zero_grad would leave the gradients in `buckets`, or in the model
+            engine = weakref.proxy(self)
+            value.zero_grad = lambda set_to_none=True: engine.zero_grad(set_to_none)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output for this rank's part of the batch."""
-        if not self.training:
+        if self.training:
+            for bucket in self.buckets:
+                bucket.check_params()
+            self._buffers_differ = True
+        else:
             self.share_buffers()
-        self._buffers_differ |= self.training
         return self.module(*args, **kwargs)
 
     def share_buffers(self) -> None:
@@ -188,7 +206,10 @@ class Engine(nn.Module):
             return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:  # type: ignore[override]
-        """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does."""
+        """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does.
+
+        The masters of a bf16 or fp16 model get these rounded values: load the optimizer's state after this.
+        """
         with self.whole():
             result = self.module.load_state_dict(state_dict, strict)
             for shard in (*self.shards(), *self.frozen):
@@ -203,5 +224,8 @@ class Engine(nn.Module):
         return optimizer_state.gather(self)
 
     def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer."""
+        """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer.
+
+        Call this after `load_state_dict`, which overwrites the `master_param` of a bf16 or fp16 model.
+        """
         optimizer_state.load(self, state_dict)

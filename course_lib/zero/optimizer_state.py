@@ -31,13 +31,20 @@ Groups = Sequence[dict[str, Any]]
 Piece = tuple[int, dict[str, Tensor], dict[str, Any]]
 
 
-def checked_groups(model: nn.Module, param_groups: Groups | None) -> list[dict[str, Any]]:
+def checked_groups(model: nn.Module, param_groups: Iterable[Any] | None) -> list[dict[str, Any]]:
     """Return the groups as the unsharded optimizer would have them, with lists of parameters.
+
+    Args:
+        model: whose parameters these are.
+        param_groups: groups, or the parameters of the only group; names in pairs of name and parameter are left out.
 
     Raises:
         ValueError: a parameter is not of the model, or is there twice.
     """
-    groups = [group | {"params": list(group["params"])} for group in param_groups or [{"params": model.parameters()}]]
+    groups: list[Any] = list(param_groups or model.parameters())
+    if not all(isinstance(group, dict) for group in groups):
+        groups = [{"params": groups}]
+    groups = [g | {"params": [p[1] if isinstance(p, tuple) else p for p in g["params"]]} for g in groups]
     left = set(model.parameters())
     for number, group in enumerate(groups):
         for param in group["params"]:

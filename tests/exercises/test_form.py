@@ -127,6 +127,13 @@ def test_an_edit_that_is_not_found_exactly_once_is_refused(old: str, count: int)
         declared().edit("other", {old: "other"}, "It reads others. Next: read numbers.")
 
 
+def test_an_edit_of_whole_lines_begins_without_their_indentation() -> None:
+    with pytest.raises(
+        ValueError, match=r"sample.total, other: '    result = 0.*' begins with a blank and ends a line"
+    ):
+        declared().edit("other", {"    result = 0\n": ""}, "It starts nowhere. Next: start at 0.")
+
+
 def test_the_docstring_does_not_count_as_a_place() -> None:
     with pytest.raises(ValueError, match="occurs 0 times"):
         declared().edit("other", {"the sum of": "no sum of"}, "It reads others. Next: read numbers.")

@@ -112,6 +112,15 @@ def test_parameters_are_one_quarter_except_what_is_whole() -> None:
     assert list(World(4).run(numel)) == [(whole - uncut) // 4 + uncut] * 4
 
 
+def test_frozen_parameters_stay_frozen() -> None:
+    def trained():
+        whole = model().requires_grad_(False)
+        whole.head.requires_grad_(True)
+        return [name for name, param in TensorParallelGPT(whole).named_parameters() if param.requires_grad]
+
+    assert World(2).run(trained)[1] == ["head.weight"]
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1000), (torch.bfloat16, 1)])
 def test_the_loss_is_exact_for_large_scores_and_under_autocast(dtype, size) -> None:
     def loss():

@@ -204,6 +204,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path) -> None:
         world(2).run(resumed, "Stage1", tmp_path, model="stack")
 
 
+def test_what_could_not_be_loaded_again_is_not_saved(tmp_path) -> None:
+    def save() -> None:
+        zero.save_checkpoint(build("Stage1"), tmp_path, extra={"folder": tmp_path})
+
+    with pytest.raises(RankError, match=r"extra contains a pathlib.* which load_checkpoint would refuse. Save numbers"):
+        world(2).run(save)
+
+
 def test_a_checkpoint_of_other_groups_is_refused(tmp_path) -> None:
     def resume() -> None:
         model = make("corners")

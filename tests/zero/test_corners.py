@@ -378,6 +378,9 @@ def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine
                 ours.step()
         norm = ours.clip_grad_norm_(100.0)
         ours.step()
+        ours.optimizer.zero_grad()  # of a loop that was written for torch
+        loss_of(ours, batch(3, dist.get_rank())).backward()
+        ours.step()
         return norm.item(), ours.state_dict()
 
     reference = make("corners")
@@ -387,6 +390,9 @@ def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine
         if step == 1:
             optimizer.step()
     norm = nn.utils.clip_grad_norm_(reference.parameters(), 100.0).item()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(reference, torch.cat([batch(3, rank) for rank in range(2)])).backward()
     optimizer.step()
     for ours, weights in world(2).run(rank):
         assert ours == pytest.approx(norm, rel=1e-4)
@@ -507,6 +513,20 @@ def test_what_cannot_be_trained_is_refused(engine) -> None:
         world(2).run(twice)
     with pytest.raises(RankError, match=r"zero_grad\(set_to_none=False\): an engine frees its gradients"):
         world(2).run(lambda: made(engine, make("stack")).zero_grad(set_to_none=False))
+    with pytest.raises(RankError, match=r"a lazy layer of the model, such as LazyLinear, has no shape yet\. Run"):
+        world(2).run(of(lambda: nn.Sequential(nn.LazyLinear(3))))
+
+
+@pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2"])
+def test_a_model_that_is_converted_after_the_engine_was_made_is_refused(engine) -> None:
+    def rank() -> None:
+        model = make("stack")
+        ours = made(engine, model)
+        model.double()
+        ours(batch(0, dist.get_rank()))
+
+    with pytest.raises(RankError, match=r"moved or converted since the engine .* Call model.to\(...\) before"):
+        world(2).run(rank)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

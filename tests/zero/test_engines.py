@@ -79,7 +79,8 @@ def test_each_group_has_options_of_its_own(engine) -> None:
 
     def rank():
         model = make("corners")
-        made = build(engine, model, AdamW, param_groups=groups(model), lr=0.01)
+        named = [group | {"params": [("name", param) for param in group["params"]]} for group in groups(model)]
+        made = build(engine, model, AdamW, param_groups=named, lr=0.01)
         train(made, dist.get_rank(), range(3))
         return made.state_dict(), made.optimizer_state_dict()
 
@@ -109,7 +110,8 @@ def test_a_group_of_some_ranks(engine) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_whole_state_goes_to_a_plain_optimizer_and_back(engine) -> None:
     def rank():
-        made = build(engine, make("corners"), AdamW, lr=0.01)
+        model = make("corners")
+        made = build(engine, model, AdamW, param_groups=list(model.parameters()), lr=0.01)
         train(made, dist.get_rank(), range(2))
         weights, state = made.state_dict(), made.optimizer_state_dict()
         other = build(engine, make("corners", seed=5), AdamW, lr=0.5)

@@ -61,10 +61,15 @@ def edited(text: str, edits: Mapping[str, str]) -> str:
     of the line on which it begins.
 
     Raises:
-        ValueError: a key does not occur exactly once in `text`. The message begins with the key.
+        ValueError: a key does not occur exactly once in `text`, or ends a line and begins with a blank. The message
+            begins with the key.
     """
     changes = []
     for old, new in edits.items():
+        if old.startswith(" ") and old.endswith("\n"):
+            raise ValueError(
+                f"{old!r} begins with a blank and ends a line: leave out the indentation of its first line."
+            )
         places = [match.span() for match in re.finditer(r"\n *".join(map(re.escape, old.split("\n"))), text)]
         if len(places) != 1:
             raise ValueError(f"{old!r} occurs {len(places)} times, and an edit needs exactly one place:\n{text}")
