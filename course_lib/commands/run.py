@@ -26,8 +26,16 @@ _OPTIONS = {
     "World(…, timeout=…)": "--timeout",
     'World(…, backend="nccl")': "--world nccl",
     'World(…, backend="processes")': "--world processes",
+    "World(gpus=True):": "--gpus:",
+    "Leave gpus= out, and say backend='nccl'": "Leave the option out, and say --world nccl",
+    "say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes each has, as in gpus=24e9": (
+        "a pretended GPU has 0.001 GB or more. Give its memory in GB, as in --memory 24"
+    ),
 }
 """The advice of messages: words for a notebook, and the same for a terminal."""
+
+_OWN = ("--ranks", "--world", "--report", "--replay", "--no-measure")
+"""Options of the command that programs rarely have."""
 
 GPUS = 4
 """The number of pretended GPUs for a program that starts its ranks itself, unless an option names one."""
@@ -83,7 +91,7 @@ def _for_terminal(error: BaseException) -> str:
     text = re.sub(r"\nNote: .* got a new process\..*", "", str(error))  # each run of the command has new ones
     for words, option in _OPTIONS.items():
         text = text.replace(words, option)
-    return text
+    return re.sub(r"^World\(gpus=\S*\):", "--memory:", text)
 
 
 def _world(options: argparse.Namespace) -> World:
@@ -93,6 +101,7 @@ def _world(options: argparse.Namespace) -> World:
     ranks = options.ranks or int(number or (GPUS if program.starts_ranks else RANKS))
     if name == "dryrun" and number and options.ranks not in (None, int(number)):
         raise CourseError(f"--ranks {options.ranks} and --world {options.world} differ. Leave --ranks out.")
+    _notice(options.arguments, program)
     return World(
         ranks,
         backend=name if name == "dryrun" else options.world,
@@ -101,6 +110,15 @@ def _world(options: argparse.Namespace) -> World:
         replay=options.replay,
         gpus=_gpus(options, program, name),
     )
+
+
+def _notice(arguments: list[str], program: Program) -> None:
+    """Print which of the program's arguments look like options of this command, unless the program names them."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    for option in _OWN:
+        if option in given and option.encode() not in program.source():
+            text = f"{option} comes after {program.name}, so the program gets it. Options of course run come before it."
+            print(f"course run: {text}", file=sys.stderr, flush=True)
 
 
 def _gpus(options: argparse.Namespace, program: Program, backend: str) -> bool | float:

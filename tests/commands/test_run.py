@@ -209,6 +209,7 @@ def test_an_error_of_a_program_outside_its_ranks_is_shown_from_its_first_line(
         (["--world", "moon", "PROGRAM"], "World(backend='moon'): there is no such backend"),
         (["--ranks", "1000", "PROGRAM"], "World(1000): a world of processes has 1 to 64 ranks"),
         (["--ranks", "4", "--world", "dryrun:64", "PROGRAM"], "--ranks 4 and --world dryrun:64 differ"),
+        (["--memory", "0.0001", "PROGRAM"], "--memory: a pretended GPU has 0.001 GB or more. Give its memory in GB"),
     ],
 )
 def test_what_cannot_be_run_is_named_with_exit_code_2(
@@ -219,6 +220,17 @@ def test_what_cannot_be_run_is_named_with_exit_code_2(
 
     said = capsys.readouterr()
     assert said.err.startswith("course run: ") and why in said.err and said.out == ""
+
+
+def test_an_option_after_the_program_is_the_programs(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program("import sys\nprint(sys.argv[1:])\n# --replay")
+    assert course_run("--world", "simulated", path, "--report=run.html", "--replay", "--ranks-like") == 0
+
+    said = capsys.readouterr()
+    assert said.out.startswith("[ranks 0, 1] ['--report=run.html', '--replay', '--ranks-like']\n")
+    assert said.err == (
+        "course run: --report comes after program.py, so the program gets it. Options of course run come before it.\n"
+    )
 
 
 @pytest.mark.parametrize("ranks", ["0", "-1", "two", "1.5"])

@@ -112,6 +112,10 @@ _ADVICE = {
         "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
         "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),
+    "marked as ready twice": (
+        "if you use checkpoint, pass it use_reentrant=False. If not, call backward once for each forward, on the sum "
+        "of the losses, and use the model's parameters only in the forward of DDP."
+    ),
     "' is not defined": (
         "correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart "
         "of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own."
@@ -124,6 +128,10 @@ _ADVICE = {
     "No module named": (
         "correct the name, or install the package for the Python that runs this, which may not be the one of your "
         f"program: {sys.executable} -m pip install …"
+    ),
+    "[Errno 2] No such file or directory: ": (
+        "correct the name, or make the file first. If one rank makes it, call dist.barrier() on every rank after that, "
+        "and before they read it."
     ),
     "NoneType": (
         "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "

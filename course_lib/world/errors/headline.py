@@ -95,8 +95,11 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
             "torch makes these calls inside the lines above: compare what each rank passes to them, such as the number "
             "of micro-batches."
         )
-    if ops in ({"send"}, {"recv"}) and not any(call.inside == call.op for call in calls):  # they may go on
-        return headline, "start isend and irecv before you wait; then compare the peers and tags in these lines."
+    if ops in ({"send"}, {"recv"}) and not any(call.inside.startswith(call.op) for call in calls):  # they may go on
+        return headline, (
+            "compare the peers and tags of isend and irecv: the rank to which one sends must receive from it. If they "
+            "fit, start all of them before you wait."
+        )
     if ops == {"recv"} and len({call.tag for call in calls}) > 1:
         return headline, (
             "look for a recv whose send no rank makes, or makes with a different tag, such as in a loop that is longer "

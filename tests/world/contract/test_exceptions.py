@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from course_lib import World
 from tests.world import functional
@@ -331,6 +332,20 @@ def test_a_line_that_needs_a_gpu(line) -> None:
         "Next: this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or"
     )
     assert advice.endswith("If GPUs are pretended already, leave that line out: they lack what it asks for.")
+
+
+def test_ddp_that_backward_meets_twice() -> None:
+    class Twice(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                x = checkpoint(super().forward, x, use_reentrant=True)
+            return x
+
+    def program() -> None:
+        model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2), Twice(2, 2)))
+        model(torch.ones(2)).sum().backward()
+
+    assert lines(failure(World(1), program))[-1].startswith("Next: if you use checkpoint, pass it use_reentrant=False.")
 
 
 @pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")

@@ -862,7 +862,8 @@ def receives_from_the_wrong_side() -> None:
             dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
       rank 2 waited in send to rank 0 at test_failures.py line _, in receives_from_the_wrong_side:  works =
             dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
-    Next: start isend and irecv before you wait; then compare the peers and tags in these lines.
+    Next: compare the peers and tags of isend and irecv: the rank to which one sends must receive from
+            it. If they fit, start all of them before you wait.
     """
     x, y, right = torch.ones(1), torch.empty(1), (rank() + 1) % 3
     works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, right)])
