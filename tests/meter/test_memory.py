@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
-from course_lib import CourseError, TinyGPT, World, mark
+from course_lib import CourseError, World, mark
 from course_lib.meter import MemoryReport
 from course_lib.meter.watching import operators
 
