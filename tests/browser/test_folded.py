@@ -43,6 +43,7 @@ def test_a_question_stands_once_and_its_folded_cell_runs(
     nbformat.write(notebook, notebooks / "scratch.ipynb")
 
     open_notebook(page, jupyterlab, "scratch.ipynb")
+    page.locator(".jp-CodeCell").nth(2).wait_for()
     first, question, below = page.locator(".jp-CodeCell").all()
     first.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
