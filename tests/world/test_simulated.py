@@ -3,6 +3,7 @@
 import _thread
 import gc
 import importlib
+import sys
 import threading
 import time
 import weakref
@@ -223,3 +224,22 @@ def test_garbage_that_only_other_garbage_releases_is_collected() -> None:
     del held, cycle
     collect_garbage()
     assert gone() is None
+
+
+def test_ranks_that_ask_for_a_new_operator_at_once_get_one_object() -> None:
+    names = [f"operator_{number}" for number in range(50)]
+    library = torch.library.Library("new_to_all_ranks", "DEF")
+    for name in names:
+        library.define(f"{name}(Tensor x) -> Tensor")
+
+    def ask() -> list[object]:
+        dist.barrier()
+        return [getattr(torch.ops.new_to_all_ranks, name).default for name in names]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        first, *others = World(4).run(lambda: list(map(id, ask())))
+    finally:
+        sys.setswitchinterval(interval)
+    assert others == [first] * 3

@@ -14,6 +14,7 @@ collectives. Operators that draw random numbers get the rank's own generator.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -218,6 +219,24 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
     yield Tensor, "register_post_accumulate_grad_hook", _removed_with_rank(Tensor.register_post_accumulate_grad_hook)
 
 
+def _made_once(make: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """Return `make`, by which threads that ask at once for an operator get one object.
+
+    torch's C++ code keeps the first object that it is given of an operator, without a reference. If a second thread
+    made its own, that would replace the first, Python would free it, and the next call would crash the process.
+    """
+
+    def made(holder: Any, name: str) -> Any:
+        with _operators:
+            known = vars(holder)
+            return known[name] if name in known else make(holder, name)
+
+    return made
+
+
+_operators = threading.RLock()
+
+
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
     yield from _replacements_of_ranks()
@@ -226,6 +245,8 @@ def _replacements() -> Iterator[Replacement]:
             yield of_modules, name, _HooksOfRanks(hooks)
     for module in (torch, torch.random):
         yield module, "default_generator", dispatch.default_generator
+    for maker in private.MAKERS_OF_OPERATORS:
+        yield maker, "__getattr__", _made_once(maker.__getattr__)
 
 
 @contextmanager

@@ -36,6 +36,9 @@ without_peers = dist.Backend("fake")
 OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 """The types of what `torch.ops` holds."""
 
+MAKERS_OF_OPERATORS = (type(torch.ops), type(torch.ops.aten), OpOverloadPacket)
+"""The types whose `__getattr__` makes an operator, or what holds it, when it is first asked for."""
+
 VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions of fake tensors when an operation depends on their values."""
 
