@@ -28,10 +28,7 @@ each_mistake = pytest.mark.parametrize(
 
 
 @each
-def test_the_reference_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one seed it runs once. That it does the same on every run is seen where variants are compared with it."""
-    if SEEDS == 1:
-        monkeypatch.setattr(cases, "observe", recall)
+def test_the_reference_passes(exercise: Exercise) -> None:
     for seed in range(SEEDS**2):
         verdict = exercise.check(exercise.reference, seed=seed)
         assert repr(verdict).startswith(f"✓ {exercise.name}: passed"), f"seed {seed}"
