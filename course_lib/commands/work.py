@@ -193,12 +193,14 @@ def _read(path: Path) -> NotebookNode:
 
 
 def _write(notebook: NotebookNode, path: Path) -> None:
+    new = path.with_name(f"{path.name}.new")  # a full disk leaves the learner's copy as it was
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f"{path.name}.new")  # a full disk leaves the learner's copy as it was
         nbformat.write(notebook, new)
         new.replace(path.resolve())  # a link stays one
     except OSError as error:
+        with suppress(OSError):
+            new.unlink()
         raise CourseError(
             f"{path} cannot be written: {error.strerror}. Copy the lessons to a folder of your own, and open them with "
             "course lab --notebooks FOLDER."

@@ -250,6 +250,7 @@ def test_a_full_disk_leaves_the_copy_as_it_was(folders) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (folders[1] / "03-topic.ipynb").read_bytes() == before
+    assert not list(folders[1].glob("*.new"))
 
 
 def test_the_commands_use_the_copies(folders, monkeypatch, capsys) -> None:
