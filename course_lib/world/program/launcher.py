@@ -57,23 +57,21 @@ class _Started:
     Attributes:
         calls: the packed call of each rank, or one call for all ranks.
         numbered: whether each rank gets its number as the first argument.
-        environ: the variables of `_OF_RANKS` that are set in the process that starts the ranks; None if torchrun's own
-            function starts them.
+        environ: the variables of `_OF_RANKS` that are set in the process that starts the ranks.
         random_states: the random states of the process that forks; None if the ranks are spawned.
     """
 
     program: Program
     calls: tuple[bytes, ...]
     numbered: bool
-    environ: dict[str, str] | None
+    environ: dict[str, str]
     random_states: list[Any] | None
 
     def __call__(self) -> None:
         rank: Any = interposer.current()
-        if self.environ is not None:
-            for name in _OF_RANKS:
-                os.environ.pop(name, None)
-        with self.program.started(self.program.variables() if self.environ is None else self.environ):
+        for name in _OF_RANKS:
+            os.environ.pop(name, None)
+        with self.program.started(self.environ):
             packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
             if self.random_states is None:
                 with self.program.main("__mp_main__") as execute:
@@ -125,15 +123,7 @@ class _Launcher:
             method = getattr(started[0], "_start_method", None) or multiprocessing.get_start_method()
             self._launch([(one._target, one._args, one._kwargs) for one in started], len(started), method)
 
-    def _launch(
-        self,
-        calls: Sequence[FunctionCall],
-        ranks: int,
-        method: str,
-        *,
-        numbered: bool = False,
-        elastic: bool = False,
-    ) -> None:
+    def _launch(self, calls: Sequence[FunctionCall], ranks: int, method: str, *, numbered: bool = False) -> None:
         forked = method == "fork"
         pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
         try:
@@ -147,7 +137,7 @@ class _Launcher:
             program=self._program,
             calls=packed,
             numbered=numbered,
-            environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
+            environ={name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
         )
         self.runs.append(self._run(ranks, started))
@@ -171,9 +161,6 @@ class _Launcher:
         for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
             yield module, "start_processes", self._start_processes
 
-        if b"elastic_launch" in self._program.source() or b"notebook_launcher" in self._program.source():
-            yield self._of_elastic()
-
     def _after_start(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return `call`, a queue's `get` or any method of a manager's object, so that a `get` runs the ranks first."""
 
@@ -183,17 +170,6 @@ class _Launcher:
             return call(*args, **kwargs)
 
         return get
-
-    def _of_elastic(self) -> Replacement:
-        """Return the replacement of the function behind torchrun."""
-        from torch.distributed.launcher.api import elastic_launch  # it takes a while to load
-
-        def launch_elastic(agent: Any, *args: Any) -> dict[int, Any]:
-            config = agent._config
-            self._launch([(agent._entrypoint, args, {})], config.nproc_per_node, config.start_method, elastic=True)
-            return {}
-
-        return elastic_launch, "__call__", launch_elastic
 
     def _start_processes(
         self,
