@@ -116,7 +116,7 @@ def _notice(arguments: list[str], program: Program) -> None:
     """Print which of the program's arguments look like options of this command, unless the program names them."""
     given = {argument.partition("=")[0] for argument in arguments}
     for option in _OWN:
-        if option in given and option.encode() not in program.source():
+        if option in given and option.encode() not in program.source:
             text = f"{option} comes after {program.name}, so the program gets it. Options of course run come before it."
             print(f"course run: {text}", file=sys.stderr, flush=True)
 

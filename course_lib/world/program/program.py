@@ -44,8 +44,9 @@ _ON_CPU = re.compile(rb"""device.*["']cpu["']""")
 """Text in a program that may ask for GPUs, itself or through a library: in any program, or if the third text is not in
 it. A device that it takes from a tensor (`device=x.device`) shows nothing."""
 
-_NAMES_FILE = re.compile(r"(?:.*/)?([\w-]+)\.py|(?:\w+\.)+(\w+)")
-"""A string that names a file of Python, or a module."""
+_IMPORT = re.compile(rb"^\s*(?:from\s+(\S+)\s+)?import\s+(\([^)]*|.*)", re.MULTILINE)
+_NAMED_FILE = re.compile(rb"""["'/]([\w-]+)\.py["']""")
+"""An import, and a string that names a file of Python."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,13 @@ class Program:
 
     Attributes:
         path: its file.
+        source: what was in it.
         module: its name, if it was named as a module; or empty.
         port: a free port, which the program finds in `MASTER_PORT`.
     """
 
     path: str
+    source: bytes
     module: str
     arguments: tuple[str, ...]
     port: int
@@ -79,7 +82,13 @@ class Program:
             path = _origin(str(name)) if module else os.path.abspath(name)
         with socket.create_server(("127.0.0.1", 0)) as server:
             port: int = server.getsockname()[1]
-        program = cls(path=path, module=str(name) if module else "", arguments=tuple(map(str, arguments)), port=port)
+        program = cls(
+            path=path,
+            source=_read(path),
+            module=str(name) if module else "",
+            arguments=tuple(map(str, arguments)),
+            port=port,
+        )
         program.code()  # raises if it is not Python
         return program
 
@@ -87,23 +96,9 @@ class Program:
     def name(self) -> str:
         return self.module or os.path.basename(self.path)
 
-    def source(self) -> bytes:
-        file = Path(self.path)
-        if file.is_fifo():
-            raise CourseError(
-                f"{self.path} is a pipe, which can be read once, and each rank reads the program. Save the program in "
-                "a file, and name that."
-            )
-        try:
-            return file.read_bytes()
-        except OSError as error:
-            raise CourseError(
-                f"{self.path}: {error.strerror}. Name the file of a Python program, or a module after -m."
-            ) from None
-
     def code(self) -> CodeType:
         try:
-            return compile(self.source(), self.path, "exec", dont_inherit=True)
+            return compile(self.source, self.path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
             raise CourseError(
@@ -113,7 +108,7 @@ class Program:
 
     @property
     def starts_ranks(self) -> bool:
-        source = self.source()
+        source = self.source
         if b"multiprocessing" not in source:
             return False
         calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
@@ -127,7 +122,7 @@ class Program:
     @property
     def asks_for_gpus(self) -> bool:
         """Whether the program may ask for GPUs: itself, or in a file that it imports, next to it or in a package."""
-        folder, found, read = Path(self.path).parent, [self.source()], [" ".join(self.arguments).encode()]
+        folder, found, read = Path(self.path).parent, [self.source], [" ".join(self.arguments).encode()]
         unread = {file: {file.stem} for file in folder.glob("*.py")}
         unread |= {file: {file.stem, file.parent.name} for file in folder.glob("*/*.py")}
         own = {folder.name}.union(*unread.values())
@@ -245,7 +240,7 @@ class Program:
     def _local_rank(self) -> list[str]:
         """Return the argument with which torch.distributed.launch passes an old program its rank. Threads share their
         arguments, so they get none."""
-        old = re.search(rb"""["'](--local[-_]rank)["']""", self.source())
+        old = re.search(rb"""["'](--local[-_]rank)["']""", self.source)
         if old is None or _is_thread():
             return []
         return [f"{old[1].decode()}={os.environ['LOCAL_RANK']}"]
@@ -253,22 +248,24 @@ class Program:
 
 def _imported(source: bytes, own: set[str]) -> set[str]:
     """Return the names in imports that begin with one of the `own` names or a dot, and in strings that name a file."""
-    names = set[str]()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return names
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-            names |= set(parts) if node.level or parts[0] in own else set()
-        elif isinstance(node, ast.Import):
-            modules = [alias.name.split(".") for alias in node.names]
-            names.update(*(parts for parts in modules if parts[0] in own))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            named = _NAMES_FILE.fullmatch(node.value)
-            names |= {named[1] or named[2]} if named else set()
+    names = {name.decode() for name in _NAMED_FILE.findall(source)}
+    for module, imported in _IMPORT.findall(source):
+        for part in [module + b" " + imported] if module else imported.split(b","):
+            words = re.findall(r"\w+", part.decode(errors="replace"))
+            if part.startswith(b".") or own & {*words[:1]}:
+                names.update(words)
     return names
+
+
+def _read(path: str) -> bytes:
+    if Path(path).is_fifo():
+        raise CourseError(f"{path} is a pipe, which can be read once. Save the program in a file, and name that.")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CourseError(
+            f"{path}: {error.strerror}. Name the file of a Python program, or a module after -m."
+        ) from None
 
 
 def _is_thread() -> bool:
