@@ -201,7 +201,7 @@ def test_machines_that_cannot_work_together_are_refused() -> None:
     ("options", "told"),
     [
         ({"backend": "processes", "cluster": "a profile"}, "takes an ipyparallel.Client, and was given a str"),
-        ({"backend": "simulated", "cluster": "a profile"}, "only processes can be on several machines"),
+        ({"backend": "simulated", "cluster": "a profile"}, "the backend 'simulated' does not take this"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(options, told) -> None:
