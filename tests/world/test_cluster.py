@@ -197,28 +197,9 @@ def test_machines_that_cannot_work_together_are_refused() -> None:
     check([replace(one, address=LOOPBACK, hostname="one") for one in (left, right)])
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"backend": "processes", "cluster": "a profile"}, "takes an ipyparallel.Client, and was given a str"),
-        ({"backend": "simulated", "cluster": "a profile"}, "the backend 'simulated' does not take this"),
-    ],
-)
-def test_a_cluster_that_cannot_be_is_refused(options, told) -> None:
-    with pytest.raises(CourseError, match=told):
-        World(2, **options)
-
-
 def test_no_gpu_on_the_machines_is_told(engines, monkeypatch) -> None:
     with pytest.raises(CourseError, match="torch sees no GPU on left or right"):
         World(2, backend="nccl", cluster=engines.client)
-
-
-def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "ipyparallel", None)
-    monkeypatch.delitem(sys.modules, "course_lib.world.cluster.backend")
-    with pytest.raises(CourseError, match=r"ipyparallel.* is not installed here\. .*pip install '\.\[cluster\]'"):
-        World(2, backend="processes", cluster="a client")
 
 
 def test_a_cluster_without_engines_is_told() -> None:

@@ -12,20 +12,14 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+import ipyparallel
+
 from ...errors import CourseError
 from ..processes.placement import LOOPBACK, Machine, Place
 from ..processes.pool import Pool
 from ..processes.protocol import Group
 from ..processes.worker_handle import WorkerHandle
 from .remote import RemoteMachine
-
-try:
-    import ipyparallel
-except ImportError:
-    raise CourseError(
-        "World(cluster=...): ipyparallel, through which a notebook drives several machines, is not installed here. "
-        "Install it on all of them, from the course's folder: pip install '.[cluster]'."
-    ) from None
 
 OPENING = 120.0  # seconds in which a machine must load torch
 SILENCE = 30.0  # seconds without an answer from this kernel's machine after which a machine ends its ranks
@@ -125,14 +119,5 @@ def check(machines: Sequence[Machine]) -> None:
         )
 
 
-def pool_of(client: Any) -> Pool:
-    """Return the pool of workers of an `ipyparallel.Client`; raise a CourseError if it is something else."""
-    if not isinstance(client, ipyparallel.Client):
-        raise CourseError(
-            f"World(cluster=...): it takes an ipyparallel.Client, and was given a {type(client).__name__}. For "
-            "example cluster=ipyparallel.Client()."
-        )
-    return _cluster(client)
-
-
-_cluster = cache(Cluster)
+pool_of = cache(Cluster)
+"""Returns the pool of workers of an `ipyparallel.Client`."""
