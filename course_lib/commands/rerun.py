@@ -20,8 +20,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from ..errors import CourseError
-from ..planner import PASSES, Hardware, aligned, bus_bandwidth, seconds
+from ..planner import PASSES, Hardware, aligned, seconds
 from ..syllabus import read_cells
 from ..world import World
 from .journal import Entry, read
@@ -58,13 +57,12 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path) -> Iterator[Rerun
         folder: the folder for the copies executed on `world`.
 
     Raises:
-        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be made. Nothing has
-            run then.
+        CourseError: there is no such world here, or a notebook cannot be read. Nothing has run then.
     """
     World(1, backend=world)  # raises if there is no such world
     for path in notebooks:
         read_cells(path)  # raises if it is no notebook
-    _make(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     return _reruns(notebooks, world, folder)
 
 
@@ -76,15 +74,6 @@ def _reruns(notebooks: Sequence[Path], world: str, folder: Path) -> Iterator[Rer
         copy = folder / path.name
         nbformat.write(notebook, copy)
         yield Rerun(notebook=path, copy=copy, failed=failed, simulated=simulated, measured=measured)
-
-
-def _make(folder: Path) -> None:
-    """Make the folder for the copies."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"{folder} cannot be made ({error.strerror}), and the executed copies go there"
-        raise CourseError(f"{reason}. Run the command in a different folder.") from error
 
 
 def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
@@ -106,33 +95,26 @@ def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
 
 def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
     """Return all lessons as one table; collectives are planned for `hardware`. MB and GB are 10^6 and 10^9 bytes."""
-    rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s")]
+    rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives")]
     for one in lessons:
         both = zip(_figures(one.measured), _figures(one.simulated), strict=True)
-        peak, sent, took, spent, bus = map(" / ".join, both)
+        peak, sent, took, spent = map(" / ".join, both)
         planned = planned_seconds(one.measured, hardware)
         spent += " / –" if planned is None else f" / {planned:.3f}"
         ended = "failed" if one.failed else "passed"
-        rows.append((one.notebook.stem, ended, str(len(one.measured)), peak, sent, took, spent, bus))
+        rows.append((one.notebook.stem, ended, str(len(one.measured)), peak, sent, took, spent))
     lines = [f"{world} / simulated; in collectives: {world} / simulated / planned for {hardware.name}", aligned(rows)]
     lines += [f"{one.notebook.stem} failed: {one.failed.strip().splitlines()[-1]}" for one in lessons if one.failed]
     return "\n".join(lines)
 
 
 def _figures(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the most that a rank ever held, bytes sent by all ranks, seconds, of these in collectives, and bandwidth.
-
-    The bandwidth is that of the bus, as NCCL's tests define it.
-    """
-    calls = list(collectives(entries))
-    spent = math.fsum(took for *_, took in calls)
-    carried = math.fsum(took * bus_bandwidth(op, nbytes, took, members) for op, nbytes, members, took in calls)
+    """Return the most that a rank ever held, bytes sent by all ranks, seconds, and of these in collectives."""
     return (
         f"{max((entry.peak_bytes for entry in entries), default=0) / 1e6:.2f}",
         f"{sum(entry.sent_bytes for entry in entries) / 1e6:.2f}",
         f"{math.fsum(entry.seconds for entry in entries):.2f}",
-        f"{spent:.3f}",
-        f"{carried / spent / 1e9 if spent else 0:.3f}",
+        f"{math.fsum(took for *_, took in collectives(entries)):.3f}",
     )
 
 

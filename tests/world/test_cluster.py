@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from course_lib import CourseError, RankError, World
 from course_lib.world.cluster.backend import Cluster, check
 from course_lib.world.processes.backend import Processes
-from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
+from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly
 from course_lib.world.processes.protocol import Job
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.rank_threads.printing import Lines
@@ -178,11 +178,9 @@ def test_ranks_with_a_gpu_each_fill_one_machine_after_the_other() -> None:
         *(("right", device) for device in range(2)),
     ]
     assert {place.nodes for place in a_gpu_each(4, [LEFT, RIGHT], limit=None)} == {1}
-    assert [place.device for place in sharing(6, [LEFT, RIGHT], limit=2)] == [0, 1, 0, 0, 1, 0]
+    assert [place.device for place in evenly(6, [LEFT, RIGHT], limit=2)] == [0, 1, 0, 0, 1, 0]
     assert [place.device for place in evenly(3, [LEFT, RIGHT])] == [None] * 3
-    with pytest.raises(
-        CourseError, match=r"these 2 machines have 8, 6 of them to be used\. Take fewer ranks, World\(6"
-    ):
+    with pytest.raises(CourseError, match=r"6 can be used here\. Take fewer ranks, World\(6"):
         a_gpu_each(7, [LEFT, RIGHT], limit=3)
 
 
@@ -197,7 +195,7 @@ def test_machines_that_cannot_work_together_are_refused() -> None:
     check([replace(one, address=LOOPBACK, hostname="one") for one in (left, right)])
 
 
-def test_no_gpu_on_the_machines_is_told(engines, monkeypatch) -> None:
+def test_no_gpu_on_the_machines_is_told(engines) -> None:
     with pytest.raises(CourseError, match="torch sees no GPU on left or right"):
         World(2, backend="nccl", cluster=engines.client)
 

@@ -9,7 +9,7 @@ import torch
 
 from ...errors import CourseError
 from ..processes.backend import Processes
-from ..processes.placement import a_gpu_each, sharing, usable
+from ..processes.placement import a_gpu_each, evenly, usable
 from ..processes.pool import Pool, pool
 
 
@@ -40,7 +40,7 @@ def on_gpus(world_size: int, *, cluster: Any = None, at_most: int | None = None,
             f"World(backend='nccl'): this build of torch ({torch.__version__}) has no NCCL. Install torch's CUDA "
             "build for Linux, or say share_gpu=True: then gloo takes its place, which is slower."
         )
-    return Processes(world_size, pool=pool, placing=partial(a_gpu_each if nccl else sharing, limit=at_most), nccl=nccl)
+    return Processes(world_size, pool=pool, placing=partial(a_gpu_each if nccl else evenly, limit=at_most), nccl=nccl)
 
 
 def _pool(cluster: Any) -> Pool:

@@ -77,14 +77,10 @@ class Place:
         }
 
 
-def evenly(world_size: int, machines: Sequence[Machine]) -> list[Place]:
-    """Place ranks on CPUs, in blocks, the same number on each machine."""
-    return _in_blocks(machines, _even(world_size, len(machines)), gpus=None)
-
-
-def sharing(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
-    """Place ranks like `evenly`, where the ranks of a machine share its GPUs, at most `limit` of them."""
-    return _in_blocks(machines, _even(world_size, len(machines)), gpus=usable(machines, limit))
+def evenly(world_size: int, machines: Sequence[Machine], *, limit: int | None = 0) -> list[Place]:
+    """Place ranks in blocks, the same number on each machine. They share at most `limit` of its GPUs; 0 means CPUs."""
+    each, more = divmod(world_size, len(machines))
+    return _in_blocks(machines, [each + (part < more) for part in range(len(machines))], usable(machines, limit))
 
 
 def a_gpu_each(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
@@ -94,15 +90,12 @@ def a_gpu_each(world_size: int, machines: Sequence[Machine], *, limit: int | Non
         counts.append(min(left, number))
         left -= counts[-1]
     if left:
-        found = sum(machine.gpus for machine in machines)
-        where = "this machine has" if len(machines) == 1 else f"these {len(machines)} machines have"
-        bound = f", {sum(gpus)} of them to be used" if sum(gpus) < found else ""
         raise CourseError(
-            f"World({world_size}, backend='nccl'): NCCL wants a GPU for every rank; {where} {found}{bound}. "
+            f"World({world_size}, backend='nccl'): NCCL wants a GPU for every rank, and {sum(gpus)} can be used here. "
             f"Take fewer ranks, World({sum(gpus)}, backend='nccl'); or let ranks share GPUs, with share_gpu=True: then "
             "gloo takes the place of NCCL, which is slower."
         )
-    return _in_blocks(machines, counts, gpus=gpus)
+    return _in_blocks(machines, counts, gpus)
 
 
 def usable(machines: Sequence[Machine], limit: int | None) -> list[int]:
@@ -110,11 +103,7 @@ def usable(machines: Sequence[Machine], limit: int | None) -> list[int]:
     return [machine.gpus if limit is None else min(machine.gpus, limit) for machine in machines]
 
 
-def _even(world_size: int, parts: int) -> list[int]:
-    return [world_size // parts + (part < world_size % parts) for part in range(parts)]
-
-
-def _in_blocks(machines: Sequence[Machine], counts: Sequence[int], gpus: Sequence[int] | None) -> list[Place]:
+def _in_blocks(machines: Sequence[Machine], counts: Sequence[int], gpus: Sequence[int]) -> list[Place]:
     used = [index for index, count in enumerate(counts) if count]
     return [
         Place(
@@ -123,7 +112,7 @@ def _in_blocks(machines: Sequence[Machine], counts: Sequence[int], gpus: Sequenc
             nodes=len(used),
             local_rank=local_rank,
             local_world_size=counts[index],
-            device=None if gpus is None else local_rank % gpus[index],
+            device=local_rank % gpus[index] if gpus[index] else None,
         )
         for node, index in enumerate(used)
         for local_rank in range(counts[index])

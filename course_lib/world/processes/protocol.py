@@ -58,7 +58,7 @@ class Finished:
     span: tuple[float, float]  # when it entered and left the function, in seconds from the start of the run
     memory: MemoryReport | None
     has_group: bool  # the default group still exists for the next run
-    spent: bool  # the process is unusable: it could not begin the run, or an error on the GPU broke its context
+    spent: bool  # the process is unusable: an error on the GPU broke its context
     exited_at: SourceLine | None = None  # the line at which a program called `sys.exit()`
 
 

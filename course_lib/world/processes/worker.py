@@ -144,7 +144,7 @@ class Worker:
             span=rank.span,
             memory=None if rank.meter is None else rank.meter.report(),
             has_group=dist.is_initialized() and dist.group.WORLD is self._default,
-            spent=not rank.ready or (rank.job.place.device is not None and not _gpu_works()),
+            spent=rank.job.place.device is not None and not _gpu_works(),
         )
 
     def _call(self, rank: ProcessRank) -> Any:
@@ -160,7 +160,6 @@ class Worker:
                 rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of, gpu_bytes=job.gpus)
                 stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
-            rank.ready = True
             (fn, args, kwargs), sys.modules["__main__"] = unpack_with_main(job.packed)
             self._send(job.number, "started")
             with rank.in_learners_code():
