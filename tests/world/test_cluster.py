@@ -125,23 +125,21 @@ from course_lib.world.cluster import backend as cluster
 cluster.SILENCE = 1.5
 world = World(2, backend="processes", cluster=ipyparallel.Client(sys.argv[1]))
 print(*world.run(os.getpid), flush=True)
-time.sleep(float(sys.argv[2]))
+time.sleep(100)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0, 100])
-def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds) -> None:
+def test_no_rank_outlives_a_kernel_that_is_killed(engines) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", KERNEL, engines.file, str(seconds)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", KERNEL, engines.file], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as kernel:
         assert kernel.stdout is not None
         pids = set(map(int, kernel.stdout.readline().split()))
         assert len(pids) == 2
-        if seconds:
-            time.sleep(2)  # it is there all that time, though no run is on
-            assert all(map(psutil.pid_exists, pids))
-            kernel.kill()
+        time.sleep(2)  # it is there all that time, though no run is on
+        assert all(map(psutil.pid_exists, pids))
+        kernel.kill()
     deadline = time.monotonic() + 60  # they end by themselves, however long a busy machine needs for it
     while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)

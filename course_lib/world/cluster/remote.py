@@ -12,7 +12,6 @@ from typing import Any
 from ...errors import CourseError
 from ..errors.exit_status import machine_lost
 from ..processes.placement import Machine
-from ..processes.protocol import send
 from ..processes.worker_handle import Process, WorkerHandle
 from ..rank_threads import interrupts
 
@@ -67,7 +66,7 @@ class RemoteMachine:
     def spawn(self, number: int) -> list[WorkerHandle]:
         """Start workers; raise a CourseError if the machine cannot."""
         with self._talking():
-            send(self.connection, ("spawn", (number,)))
+            self.connection.send(("spawn", (number,)))
             connections = [self._connect() for _ in range(2 * number)]
             pids = self._answer()
         pairs = zip(connections[::2], connections[1::2], pids, strict=True)
@@ -76,7 +75,7 @@ class RemoteMachine:
     def ask(self, request: str, *arguments: Any) -> Any:
         """Call a method of the host, and return its result; raise a CourseError if the machine is lost."""
         with self._talking():
-            send(self.connection, (request, arguments))
+            self.connection.send((request, arguments))
             return self._answer()
 
     def update(self) -> None:

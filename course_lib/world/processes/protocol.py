@@ -4,11 +4,8 @@ The kernel sends the name of a method of `ProcessRank` and its argument, or `"ru
 of a method of `RunLoop` and its arguments, preceded by the number of the run, because the message may arrive late.
 """
 
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any
 
 from ...meter import MemoryReport, SourceLine
 from ..collectives.call import Call
@@ -60,9 +57,3 @@ class Finished:
     has_group: bool  # the default group still exists for the next run
     spent: bool  # the process is unusable: an error on the GPU broke its context
     exited_at: SourceLine | None = None  # the line at which a program called `sys.exit()`
-
-
-def send(wire: Connection, message: Any) -> None:
-    """Send a message. `Connection.send` would first build a table of how to share tensors and file descriptors, of
-    which messages have none: that takes longer than the rest of a small message."""
-    wire.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

@@ -41,7 +41,7 @@ from ..torch_hooks.gpus import pretended
 from ..torch_hooks.patching import replaced
 from .modules import FreshImports, unpack_with_main
 from .output import END_OF_RUN, StandardError
-from .protocol import Finished, Group, Job, send
+from .protocol import Finished, Group, Job
 from .rank import STOP, ProcessRank
 
 PR_SET_PDEATHSIG = 1
@@ -114,7 +114,7 @@ class Worker:
 
     def _send(self, number: int, event: str, *arguments: Any) -> None:
         with self._sending:
-            send(self._wire, (number, event, arguments))
+            self._wire.send((number, event, arguments))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
         if self._rank is not None and self._rank.stoppable and not importing(frame) and not must_finish(frame):

@@ -20,7 +20,6 @@ from typing import Any
 from ...errors import CourseError
 from ..errors.exit_status import how_it_died
 from . import worker
-from .protocol import send
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -103,7 +102,7 @@ class WorkerHandle:
     def send(self, request: str, argument: Any = None) -> None:
         """Send a message. A dead worker gets none."""
         with suppress(OSError):  # the sentinel will report its death
-            send(self.wire, (request, argument))
+            self.wire.send((request, argument))
 
     def receive(self) -> tuple[int, str, tuple[Any, ...]] | None:
         """Return the next message: its run's number, the event and its arguments. Return None if the worker is dead."""

@@ -55,15 +55,13 @@ class _Started:
     """What the ranks run.
 
     Attributes:
-        calls: the packed call of each rank, or one call for all ranks.
-        numbered: whether each rank gets its number as the first argument.
+        calls: the packed call of each rank.
         environ: the variables of `_OF_RANKS` that are set in the process that starts the ranks.
         random_states: the random states of the process that forks; None if the ranks are spawned.
     """
 
     program: Program
     calls: tuple[bytes, ...]
-    numbered: bool
     environ: dict[str, str]
     random_states: list[Any] | None
 
@@ -72,18 +70,18 @@ class _Started:
         for name in _OF_RANKS:
             os.environ.pop(name, None)
         with self.program.started(self.environ):
-            packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
+            packed = self.calls[rank.rank]
             if self.random_states is None:
                 with self.program.main("__mp_main__") as execute:
                     execute()
                     fn, args, kwargs = pickle.loads(packed)
-                    fn(*numbers, *args, **kwargs)
+                    fn(*args, **kwargs)
             else:
                 for (_, set_state), state in zip(_RANDOM, self.random_states, strict=True):
                     set_state(state)
                 (fn, args, kwargs), main = unpack_with_main(packed)
                 with is_main(main):
-                    fn(*numbers, *args, **kwargs)
+                    fn(*args, **kwargs)
 
 
 def launch(program: Program, run: Runner) -> Run:
@@ -121,9 +119,9 @@ class _Launcher:
         self._waiting = []
         if started:
             method = getattr(started[0], "_start_method", None) or multiprocessing.get_start_method()
-            self._launch([(one._target, one._args, one._kwargs) for one in started], len(started), method)
+            self._launch([(one._target, one._args, one._kwargs) for one in started], method)
 
-    def _launch(self, calls: Sequence[FunctionCall], ranks: int, method: str, *, numbered: bool = False) -> None:
+    def _launch(self, calls: Sequence[FunctionCall], method: str) -> None:
         forked = method == "fork"
         pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
         try:
@@ -136,11 +134,10 @@ class _Launcher:
         started = _Started(
             program=self._program,
             calls=packed,
-            numbered=numbered,
             environ={name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
         )
-        self.runs.append(self._run(ranks, started))
+        self.runs.append(self._run(len(calls), started))
 
     # -- instead of multiprocessing's functions --------------------------------------------------------------------
 
@@ -186,7 +183,7 @@ class _Launcher:
                 'a rank would start ranks. Begin the lines that start them with `if __name__ == "__main__":`, because '
                 "each spawned rank executes the file, too."
             )
-        self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
+        self._launch([(fn, (rank, *args), {}) for rank in range(nprocs)], start_method)
         return None if join else SimpleNamespace(processes=(), join=lambda *args, **kwargs: True)
 
 
