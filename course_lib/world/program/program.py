@@ -100,10 +100,8 @@ class Program:
         try:
             return compile(self.source, self.path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
-            where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
             raise CourseError(
-                f"{self.path} is not a Python program: {where}{getattr(error, 'msg', error)}. Name the file of a "
-                "program, or correct that line."
+                f"{self.path} is not a Python program: {error}. Name the file of a program, or correct that line."
             ) from None
 
     @property
@@ -159,7 +157,7 @@ class Program:
         """
         dist.destroy_process_group()
         os.environ.update(variables)
-        sys.argv[:] = [self.path, *self._local_rank(), *self.arguments]  # in place: threads share the list
+        sys.argv[:] = [self.path, *self.arguments]  # in place: threads share the list
         with nullcontext() if _is_thread() else self._own_process():
             rank: Any = interposer.current()
             try:
@@ -236,14 +234,6 @@ class Program:
             file = getattr(sys.modules[name], "__file__", None) or ""
             if file.startswith(folder) and "site-packages" not in file:
                 del sys.modules[name]
-
-    def _local_rank(self) -> list[str]:
-        """Return the argument with which torch.distributed.launch passes an old program its rank. Threads share their
-        arguments, so they get none."""
-        old = re.search(rb"""["'](--local[-_]rank)["']""", self.source)
-        if old is None or _is_thread():
-            return []
-        return [f"{old[1].decode()}={os.environ['LOCAL_RANK']}"]
 
 
 def _imported(source: bytes, own: set[str]) -> set[str]:
