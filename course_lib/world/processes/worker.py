@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import stat
 import sys
 import threading
 from functools import partial
@@ -24,6 +23,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -251,21 +251,12 @@ def _gpu_works() -> bool:
 
 def _flush() -> None:
     """Flush all output of Python and C to the pipe, and files that are still open: this process may be killed next."""
-    objects = gc.get_objects() if _a_file_is_open() else []  # to look through all takes 0.1 s after large imports
+    objects = list[Any]()
+    with contextlib.suppress(OSError):  # too many files are open for one more
+        if psutil.Process().open_files():  # to look through all objects takes 0.1 s after large imports
+            objects = gc.get_objects()
     files = [one for one in objects if type(one) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)]
     for stream in (sys.stdout, sys.stderr, *files):
         with contextlib.suppress(ValueError, OSError, AttributeError):  # closed, or replaced by any object
             stream.flush()
     ctypes.CDLL(None).fflush(None)
-
-
-def _a_file_is_open() -> bool:
-    try:
-        open_now = os.listdir("/dev/fd")
-    except OSError:
-        return True  # nothing tells
-    for fd in open_now:
-        with contextlib.suppress(OSError):  # the one of this list is closed
-            if stat.S_ISREG(os.fstat(int(fd)).st_mode):
-                return True
-    return False
