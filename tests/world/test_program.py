@@ -431,11 +431,6 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -
         ({"program.py": "import torch.utils.data", "data.py": "x.cuda()"}, False),
         ({"program.py": "import model", "model.py": "x.cuda() ("}, True),
         ({"program.py": "x = torch.accelerator.current_accelerator()"}, True),
-        ({"program.py": "import lib; device = lib.pick(); x.to(device)"}, True),
-        ({"program.py": "x.to(rank)"}, True),
-        ({"program.py": "DDP(net, device_ids=[rank])"}, True),
-        ({"program.py": "import model; d = torch.device('cpu')", "model.py": "x.to(device)"}, False),
-        ({"program.py": "torch.arange(4, device=x.device).to(torch.float64)"}, False),
     ],
 )
 def test_a_program_may_ask_for_gpus_itself_or_in_a_file_that_it_imports(

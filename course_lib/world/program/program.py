@@ -39,10 +39,7 @@ _SETS_RANK = re.compile(rb"""["']RANK["'](\]([^()\n]*\])?\s*=[^=]|:)|\bRANK=|(se
 """Text that gives a process its rank: in a call of `init_process_group`, and elsewhere in a program."""
 
 _ASKS = re.compile(rb"cuda|nccl|accelerat|transformers|lightning|deepspeed")
-_MAY_ASK = re.compile(rb"(?<!\.)device(?!\s*=\s*[\w.]+\.device)|device\(|\.to\((?!torch\.\w+\)|dtype)")
-_ON_CPU = re.compile(rb"""device.*["']cpu["']""")
-"""Text in a program that may ask for GPUs, itself or through a library: in any program, or if the third text is not in
-it. A device that it takes from a tensor (`device=x.device`) shows nothing."""
+"""Text in a program that may ask for GPUs, itself or through a library."""
 
 _IMPORT = re.compile(rb"^\s*(?:from\s+(\S+)\s+)?import\s+(\([^)]*|.*)", re.MULTILINE)
 _NAMED_FILE = re.compile(rb"""["'/]([\w-]+)\.py["']""")
@@ -130,8 +127,7 @@ class Program:
             for file in [file for file, names in unread.items() if names & imported]:
                 del unread[file]
                 found.append(file.read_bytes())
-        text = b"\n".join(read)
-        return bool(_ASKS.search(text) or (_MAY_ASK.search(text) and not _ON_CPU.search(text)))
+        return bool(_ASKS.search(b"\n".join(read)))
 
     # -- in this process -----------------------------------------------------------------------------------------
 
