@@ -41,10 +41,6 @@ _SETS_RANK = re.compile(rb"""["']RANK["'](\]([^()\n]*\])?\s*=[^=]|:)|\bRANK=|(se
 _ASKS = re.compile(rb"cuda|nccl|accelerat|transformers|lightning|deepspeed")
 """Text in a program that may ask for GPUs, itself or through a library."""
 
-_IMPORT = re.compile(rb"^\s*(?:from\s+(\S+)\s+)?import\s+(\([^)]*|.*)", re.MULTILINE)
-_NAMED_FILE = re.compile(rb"""["'/]([\w-]+)\.py["']""")
-"""An import, and a string that names a file of Python."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
@@ -116,18 +112,8 @@ class Program:
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether the program may ask for GPUs: itself, or in a file that it imports, next to it or in a package."""
-        folder, found, read = Path(self.path).parent, [self.source], [" ".join(self.arguments).encode()]
-        unread = {file: {file.stem} for file in folder.glob("*.py")}
-        unread |= {file: {file.stem, file.parent.name} for file in folder.glob("*/*.py")}
-        own = {folder.name}.union(*unread.values())
-        while found:
-            read.append(source := found.pop())
-            imported = _imported(source, own)
-            for file in [file for file, names in unread.items() if names & imported]:
-                del unread[file]
-                found.append(file.read_bytes())
-        return bool(_ASKS.search(b"\n".join(read)))
+        """Whether the program's file or its arguments name something that may need GPUs."""
+        return bool(_ASKS.search(b" ".join([self.source, *map(str.encode, self.arguments)])))
 
     # -- in this process -----------------------------------------------------------------------------------------
 
@@ -230,17 +216,6 @@ class Program:
             file = getattr(sys.modules[name], "__file__", None) or ""
             if file.startswith(folder) and "site-packages" not in file:
                 del sys.modules[name]
-
-
-def _imported(source: bytes, own: set[str]) -> set[str]:
-    """Return the names in imports that begin with one of the `own` names or a dot, and in strings that name a file."""
-    names = {name.decode() for name in _NAMED_FILE.findall(source)}
-    for module, imported in _IMPORT.findall(source):
-        for part in [module + b" " + imported] if module else imported.split(b","):
-            words = re.findall(r"\w+", part.decode(errors="replace"))
-            if part.startswith(b".") or own & {*words[:1]}:
-                names.update(words)
-    return names
 
 
 def _read(path: str) -> bytes:
