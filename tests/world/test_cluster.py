@@ -161,7 +161,6 @@ LEFT, RIGHT = (
         address=address,
         interface="eth0",
         gpus=4,
-        nccl=True,
         threads=8,
         versions=("3.11", "2.13.0"),
     )

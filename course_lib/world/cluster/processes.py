@@ -5,8 +5,6 @@ import sys
 from functools import partial
 from typing import Any
 
-import torch
-
 from ...errors import CourseError
 from ..processes.backend import Processes
 from ..processes.placement import a_gpu_each, evenly, usable
@@ -33,13 +31,9 @@ def on_gpus(world_size: int, *, cluster: Any = None, at_most: int | None = None,
             f"World(backend='nccl'): torch sees no GPU on {where} (`course doctor` tells why). For ranks on the "
             "CPU, say backend='processes', or leave the argument out for simulated ranks."
         )
-    nccl = world_size <= sum(gpu_counts) and all(machine.nccl for machine in machines)
-    if not nccl and not share_gpu:
+    nccl = world_size <= sum(gpu_counts)
+    if not share_gpu:
         a_gpu_each(world_size, machines, limit=at_most)  # raises if there are too few
-        raise CourseError(
-            f"World(backend='nccl'): this build of torch ({torch.__version__}) has no NCCL. Install torch's CUDA "
-            "build for Linux, or say share_gpu=True: then gloo takes its place, which is slower."
-        )
     return Processes(world_size, pool=pool, placing=partial(a_gpu_each if nccl else evenly, limit=at_most), nccl=nccl)
 
 

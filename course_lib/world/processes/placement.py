@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import psutil
 import torch
-import torch.distributed as dist
 
 from ...errors import CourseError
 
@@ -26,7 +25,6 @@ class Machine:
     address: str  # where other machines reach it; the loopback if there are none
     interface: str  # the network interface with that address
     gpus: int
-    nccl: bool
     threads: int
     versions: tuple[str, str]  # of Python and torch; equal everywhere, because functions travel as bytecode
 
@@ -41,7 +39,6 @@ class Machine:
             address=address,
             interface=names[0],
             gpus=torch.cuda.device_count(),
-            nccl=dist.is_nccl_available(),
             threads=torch.get_num_threads(),
             versions=(".".join(platform.python_version_tuple()[:2]), torch.__version__.split("+")[0]),
         )

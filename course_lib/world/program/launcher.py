@@ -13,7 +13,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.managers import BaseProxy
 from multiprocessing.process import BaseProcess
@@ -91,7 +91,12 @@ def launch(program: Program, run: Runner) -> Run:
         CourseError: the program started no ranks.
     """
     launcher = _Launcher(program, run)
-    with _own_start_method(), replaced(launcher.replacements()), program.main("__main__") as execute:
+    with ExitStack() as stack:
+        method = multiprocessing.get_start_method(allow_none=True)
+        stack.callback(multiprocessing.set_start_method, method, force=True)
+        multiprocessing.set_start_method(None, force=True)  # the program may choose one, as in a new process
+        stack.enter_context(replaced(launcher.replacements()))
+        execute = stack.enter_context(program.main("__main__"))
         execute()
         launcher.run_started()
     if not launcher.runs:
@@ -206,14 +211,3 @@ class _Waiting:
     def close(self) -> None: ...
 
     terminate = kill = close
-
-
-@contextmanager
-def _own_start_method() -> Iterator[None]:
-    """Let the program choose a start method inside the block, as in a new process."""
-    before = multiprocessing.get_start_method(allow_none=True)
-    multiprocessing.set_start_method(None, force=True)
-    try:
-        yield
-    finally:
-        multiprocessing.set_start_method(before, force=True)
