@@ -17,8 +17,6 @@ RANKS = 2
 _OPTIONS = {
     "run the cell again": "run the program again",
     ", and in the error's .output": "",
-    ", or in the terminal of JupyterLab": "",
-    "Restart the kernel;": "Run the program again;",
     "World(…, gpus=True)": "--gpus",
     "World(…, timeout=…)": "--timeout",
     'World(…, backend="nccl")': "--world nccl",

@@ -47,8 +47,8 @@ class Process:
                 self._process.start()
         except (OSError, EOFError) as error:
             raise CourseError(
-                f"World: no process could be started for a rank ({type(error).__name__}: {error}; more may be above, "
-                "or in the terminal of JupyterLab). Restart the kernel; if it happens again, look at `course doctor`."
+                f"World: no process could be started for a rank ({type(error).__name__}: {error}; the terminal may "
+                "show more). Start this Python again; if it happens again, look at `course doctor`."
             ) from None
         finally:
             for connection in (wire, output, stack):
