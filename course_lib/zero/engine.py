@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from . import optimizer_state
@@ -36,12 +35,11 @@ class Ranks:
         self.scale = 1 / dist.get_world_size(process_group)
 
     def share(self, tensors: Iterable[Tensor]) -> None:
-        """Copy the values of the first rank to every rank, in place. Tensors on the meta device have none."""
+        """Copy the values of the first rank to every rank, in place."""
         for tensor in tensors:
-            if not tensor.is_meta:
-                values = tensor.detach().contiguous()
-                dist.broadcast(values, group_src=0, group=self.process_group)
-                tensor.detach().copy_(values)
+            values = tensor.detach().contiguous()
+            dist.broadcast(values, group_src=0, group=self.process_group)
+            tensor.detach().copy_(values)
 
     def sum_over_shards(self, value: Tensor) -> Tensor:
         """Sum `value` over the owners of all shards, in place."""
@@ -69,7 +67,7 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, a parameter has no shape yet, or `param_groups` are not of this model.
+        ValueError: there is nothing to train, the model has no values, or `param_groups` are not of this model.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -84,10 +82,10 @@ class Engine(nn.Module):
 
     def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
-        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise ValueError(
-                "a lazy layer of the model, such as LazyLinear, has no shape yet. Run a batch through the model before "
-                "you make the engine."
+                "this model is on the meta device: its tensors have no values. Give the model memory first, with "
+                'model.to_empty(device="cpu"), and initialize it.'
             )
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
