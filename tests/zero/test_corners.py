@@ -311,7 +311,6 @@ class Aside(nn.Module):
         return {"out": (self.norm(x), [x])}
 
 
-@pytest.mark.filterwarnings("ignore:units. forward came to")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("model", [Twice, Aside])
@@ -513,10 +512,22 @@ def test_what_cannot_be_trained_is_refused(engine) -> None:
         world(2).run(twice)
     with pytest.raises(RankError, match=r"zero_grad\(set_to_none=False\): an engine frees its gradients"):
         world(2).run(lambda: made(engine, make("stack")).zero_grad(set_to_none=False))
-    with pytest.raises(
-        RankError, match=r"on the meta device: its tensors have no values\. Give the"
-    ):
+    with pytest.raises(RankError, match=r"on the meta device: its tensors have no values\. Give the"):
         world(2).run(of(lambda: make("stack").to("meta")))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_parameter_that_a_rank_did_not_use_is_refused_unless_ranks_exchange_which_they_used(engine) -> None:
+    def rank(**options) -> None:
+        made = getattr(zero, engine)(make("corners"), Adam, **options)
+        loss_of(made, batch(0, 0)).backward()
+        made.step()
+
+    with pytest.raises(RankError, match=r"no gradient to unused\..* Make the engine with find_unused_parameters=True"):
+        world(2).run(rank)
+    calls = world(2).run(rank, find_unused_parameters=True).comm[0].calls
+    flags = [call.total_bytes for call in calls if call.op == "all_reduce" and call.total_bytes < 20]
+    assert flags == [9]  # a byte for each parameter that is trained
 
 
 @pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2"])
