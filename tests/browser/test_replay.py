@@ -63,12 +63,6 @@ def rank_0_is_missing() -> None:
         dist.barrier()
 
 
-def rank_1_skips_an_iteration() -> None:
-    for step in range(4):
-        if (step, dist.get_rank()) != (1, 1):
-            dist.barrier()
-
-
 def saved(notebooks: Path, name: str, *cells: nbformat.NotebookNode) -> None:
     notebook = new_notebook(cells=list(cells))
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
@@ -144,20 +138,6 @@ def test_code_in_the_message_of_a_failed_run_has_no_backticks(page: Page, tmp_pa
     assert "`if`" in str(error)
     expect(page.locator("#failure code")).to_have_text(["if", "return"])
     expect(page.locator("#failure")).not_to_contain_text("`")
-    expect(page.locator("#strip .never")).to_have_text("barrier #1")
-
-
-@pytest.mark.parametrize(("replay", "answer"), [
-    (True, "First difference, at step 2: rank 0: step = 1 at barrier #2 ({line}); rank 1: step = 2 at barrier #2"),
-    (False, "First difference in calls, at step 4: rank 0: barrier #4 ({line}); rank 1: returned."),
-])  # fmt: skip
-def test_a_failed_run_leads_to_the_skipped_iteration(page: Page, tmp_path: Path, replay: bool, answer: str) -> None:
-    error = failure(World(3, replay=replay), rank_1_skips_an_iteration)
-    error.replay().save(tmp_path / "replay.html")
-    page.goto((tmp_path / "replay.html").as_uri())
-
-    page.locator("#failure button").click()
-    expect(page.locator("#answer")).to_contain_text(answer.format(line=error.calls[0][0].line))
 
 
 def test_the_replay_plays_in_jupyterlab_in_both_themes(
