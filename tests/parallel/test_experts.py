@@ -27,8 +27,7 @@ def train(top, steps=3):
     return losses, dict(model.named_parameters())
 
 
-@pytest.mark.parametrize("top", [1, 2])
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(("top", "world_size"), [(1, 4), (2, 2)])
 def test_losses_and_parameters_equal_one_process(top, world_size) -> None:
     losses, params = World(1).run(train, top)[0]
     run = World(world_size).run(train, top)

@@ -74,9 +74,10 @@ def assert_same_state(one, other) -> None:
 # -- three proofs: results, collectives, memory ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bucket_view", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("world_size", "name", "bucket_view"),
+    [(1, "adam", False), (2, "adam", True), *((4, name, False) for name in OPTIMIZERS)],
+)
 def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view) -> None:
     optimizer_class, options = OPTIMIZERS[name]
 
@@ -96,7 +97,7 @@ def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view)
     assert_same_state(run[-1][1], unsharded.state_dict())
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_each_rank_broadcasts_what_it_owns_in_one_message_if_it_is_small(world_size) -> None:
     def rank() -> None:
         mine = model()
@@ -136,7 +137,7 @@ def test_a_large_parameter_is_broadcast_where_it_is() -> None:
     assert list(run) == [[[1.0], [0.0], [0.0], [0.0]]] * 2  # the gradient of each owner: 0 on rank 0, 1 on rank 1
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 4])
 def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size) -> None:
     def rank():
         mine = model()
@@ -155,8 +156,7 @@ def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size) -> None:
 # -- beside torch's own --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("maximize", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "maximize"), [("sgd with momentum", False), ("adam", True), ("adamw", False)])
 def test_it_equals_zero_redundancy_optimizer_under_ddp_bit_for_bit(name, maximize) -> None:
     optimizer_class, options = OPTIMIZERS[name]
 
