@@ -32,13 +32,10 @@ class CudaMemory:
 
     Attributes:
         allocated_bytes, max_allocated_bytes: `torch.cuda.memory_allocated`, and the most since the run began.
-        reserved_bytes, max_reserved_bytes: `torch.cuda.memory_reserved`, likewise.
     """
 
     allocated_bytes: int
     max_allocated_bytes: int
-    reserved_bytes: int
-    max_reserved_bytes: int
 
     @staticmethod
     def now() -> "CudaMemory | None":
@@ -48,8 +45,6 @@ class CudaMemory:
         return CudaMemory(
             allocated_bytes=torch.cuda.memory_allocated(),
             max_allocated_bytes=torch.cuda.max_memory_allocated(),
-            reserved_bytes=torch.cuda.memory_reserved(),
-            max_reserved_bytes=torch.cuda.max_memory_reserved(),
         )
 
 
