@@ -65,9 +65,17 @@ class FlatBucket:
         rank: whose shard this is.
         world_size: how many shards there are.
         copy: whether `param_shard` gets memory of its own even in fp32, so that `flat_param` can be freed.
+
+    Raises:
+        ValueError: the parameters are on the meta device. `Stage3` has filled them before it makes a bucket.
     """
 
     def __init__(self, params: Sequence[Parameter], rank: int, world_size: int, *, copy: bool = False) -> None:
+        if params[0].is_meta:
+            raise ValueError(
+                "this model is on the meta device: its parameters have no values. Only Stage3 fills such a model. Give "
+                'the model memory first, with model.to_empty(device="cpu"), and initialize it.'
+            )
         ends = accumulate(param.numel() for param in params)
         self.places = {param: slice(end - param.numel(), end) for param, end in zip(params, ends, strict=True)}
         self.shapes = {param: param.shape for param in params}

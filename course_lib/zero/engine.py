@@ -35,11 +35,12 @@ class Ranks:
         self.scale = 1 / dist.get_world_size(process_group)
 
     def share(self, tensors: Iterable[Tensor]) -> None:
-        """Copy the values of the first rank to every rank, in place."""
+        """Copy the values of the first rank to every rank, in place. Tensors on the meta device have none."""
         for tensor in tensors:
-            values = tensor.detach().contiguous()
-            dist.broadcast(values, group_src=0, group=self.process_group)
-            tensor.detach().copy_(values)
+            if not tensor.is_meta:
+                values = tensor.detach().contiguous()
+                dist.broadcast(values, group_src=0, group=self.process_group)
+                tensor.detach().copy_(values)
 
     def sum_over_shards(self, value: Tensor) -> Tensor:
         """Sum `value` over the owners of all shards, in place."""
@@ -67,7 +68,7 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, the model has no values, or `param_groups` are not of this model.
+        ValueError: there is nothing to train, or `param_groups` are not of this model.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -82,11 +83,6 @@ class Engine(nn.Module):
 
     def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
-        if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-            raise ValueError(
-                "this model is on the meta device: its tensors have no values. Give the model memory first, with "
-                'model.to_empty(device="cpu"), and initialize it.'
-            )
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}

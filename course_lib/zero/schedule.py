@@ -14,7 +14,7 @@ from torch import nn
 from .backward import after_backward, before_backward, tensors_in, weakly
 from .buckets import FlatBucket
 from .engine import Ranks
-from .units import Unit, blocks, parameters_by_unit
+from .units import Unit, blocks, materialize, parameters_by_unit
 
 
 class Units:
@@ -38,8 +38,10 @@ class Units:
         finish: Callable[[], None],
     ) -> None:
         by_unit = parameters_by_unit(model, blocks(model) if units is None else units)
+        inner = {module for unit in list(by_unit)[1:] for module in unit.modules()}
         self.units = []
         for number, (module, params) in enumerate(by_unit.items()):
+            ranks.share(materialize(module, params, others=() if number else inner))
             self.units.append(Unit(number, params, ranks))
             module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))

@@ -31,7 +31,9 @@ class Stage3(Engine):
     """A model whose optimizer state, gradients and parameters are sharded.
 
     Args:
-        model: of the same structure on every rank; rank 0's weights are copied to all.
+        model: of the same structure on every rank; rank 0's weights are copied to all. A model on the meta device is
+            filled unit by unit, so that it is never whole: by each module's `reset_parameters`, then by the unit's own
+            `init_weights`.
         optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.

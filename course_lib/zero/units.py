@@ -11,11 +11,12 @@ What else holds a view of flat_param (a closure, autograd) holds all of it in me
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from .buckets import FlatBucket, in_buckets
@@ -98,3 +99,56 @@ class Unit:
                 bucket.flat_param = None
                 for param in bucket.places:
                     param.data = param.data.new_empty(0)
+
+
+def materialize(unit: nn.Module, params: Iterable[Parameter], others: Collection[nn.Module] = ()) -> list[Tensor]:
+    """Give the parameters and buffers of a unit that are on the meta device memory and their first values.
+
+    Each module's `reset_parameters` fills what is its own. Then the unit's `init_weights` runs, if the unit has one.
+
+    Args:
+        unit, params: a module, and its parameters that are gathered together.
+        others: the modules of other units, whose buffers are not this unit's.
+
+    Returns:
+        What was on the meta device, in an order that is the same on every rank.
+
+    Raises:
+        ValueError: neither method has filled a parameter or a buffer.
+    """
+    ours, owners = set(params), dict[Tensor, nn.Module]()
+    for module in unit.modules():
+        buffers = () if module in others else module.buffers(recurse=False)
+        for tensor in (*(param for param in module.parameters(recurse=False) if param in ours), *buffers):
+            if tensor.is_meta:
+                owners.setdefault(tensor, module)
+    for tensor in owners:
+        _allocate(tensor)
+    for module in dict.fromkeys(owners.values()):
+        _call(module, "reset_parameters", "_reset_parameters")
+    if owners:
+        _call(unit, "init_weights")
+    for tensor, module in owners.items():
+        own = {*module.parameters(recurse=False), *module.buffers(recurse=False)}
+        if tensor in own and tensor._version == 0:  # nothing was written to it, or put in its place
+            raise ValueError(
+                f"a {type(module).__name__} was made on the meta device, and a tensor of shape {[*tensor.shape]} in it "
+                "was not filled. Give its class a method reset_parameters(), or its unit, a "
+                f"{type(unit).__name__}, a method init_weights(), which fills parameters and buffers in place."
+            )
+    return list(owners)
+
+
+def _call(module: nn.Module, *names: str) -> None:
+    """Call the first of these methods that the module has."""
+    if methods := [getattr(module, name) for name in names if hasattr(module, name)]:
+        methods[0]()
+
+
+def _allocate(tensor: Tensor) -> None:
+    """Give a tensor on the meta device memory, with undefined values."""
+    values = torch.empty_like(tensor, device=torch.get_default_device())
+    same = Parameter(values, tensor.requires_grad) if isinstance(tensor, Parameter) else values
+    # As torch.utils.swap_tensors, which refuses tensors with weak references, such as those of a meter
+    tensor.__dict__, same.__dict__ = same.__dict__, tensor.__dict__
+    torch._C._swap_tensor_impl(tensor, same)
