@@ -19,7 +19,6 @@ from tests.browser.jupyterlab import (
     run_all,
     wait_until_idle,
 )
-from tests.world.programs import failure
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -56,11 +55,6 @@ def ranks_differ() -> None:
         dist.send(x, dst=1)
     else:
         dist.recv(x, src=0)
-
-
-def rank_0_is_missing() -> None:
-    if dist.get_rank() == 1:
-        dist.barrier()
 
 
 def saved(notebooks: Path, name: str, *cells: nbformat.NotebookNode) -> None:
@@ -128,16 +122,6 @@ def test_values_travel_around_the_ring_and_keep_their_tint(page: Page, tmp_path:
     assert chips.all_text_contents() == ["[31]", "[32]", "[33]", "[30]"]
     expect(page.locator("#caption")).to_have_text("All 4 ranks: returned")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_code_in_the_message_of_a_failed_run_has_no_backticks(page: Page, tmp_path: Path) -> None:
-    error = failure(World(2), rank_0_is_missing)
-    error.replay().save(tmp_path / "replay.html")
-    page.goto((tmp_path / "replay.html").as_uri())
-
-    assert "`if`" in str(error)
-    expect(page.locator("#failure code")).to_have_text(["if", "return"])
-    expect(page.locator("#failure")).not_to_contain_text("`")
 
 
 def test_the_replay_plays_in_jupyterlab_in_both_themes(

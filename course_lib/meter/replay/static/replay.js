@@ -443,14 +443,10 @@ function fit() {
   } catch { /* the same */ }
 }
 
-function withCode(text) {  // what a message has between backticks becomes code
-  return text.split(/`([^`]+)`/).map((part, place) => place % 2 ? make("code", {}, part) : part);
-}
-
 function showFailure() {
   const [headline, ...more] = film.failure.split("\n"), next = more.filter(line => line.startsWith("Next:"));
-  $("failure").append(make("b", {}, ...withCode(headline.slice(0, 1).toUpperCase() + headline.slice(1))),
-    ...next.map(line => make("span", {}, ...withCode(line))));
+  $("failure").append(make("b", {}, headline.slice(0, 1).toUpperCase() + headline.slice(1)),
+    ...next.map(line => make("span", {}, line)));
 }
 
 function begin() {
