@@ -80,8 +80,9 @@ def results(attention, qkv):
     return torch.stack([output.detach(), *(leaf.grad for leaf in leaves)]).double()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("way", "dtype"), [("zigzag", torch.float64), ("zigzag", torch.bfloat16), ("heads", torch.bfloat16)]
+)
 def test_other_dtypes_are_about_as_exact_as_in_one_process(way, dtype) -> None:
     for ours, theirs in World(4).run(errors, way, dtype):
         assert ours < 3 * theirs + 1e-14
