@@ -9,8 +9,6 @@ from .ledger.history import MemoryEvent
 from .ledger.peak import Peak
 from .optimizer_steps import OptimizerSteps
 
-_ONE = {"parameters": "parameter", "gradients": "gradient", "optimizer": "optimizer state"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class StillHeld:
@@ -34,13 +32,10 @@ class CudaMemory:
 
     Attributes:
         allocated_bytes, max_allocated_bytes: `torch.cuda.memory_allocated`, and the most since the run began.
-        reserved_bytes, max_reserved_bytes: `torch.cuda.memory_reserved`, likewise.
     """
 
     allocated_bytes: int
     max_allocated_bytes: int
-    reserved_bytes: int
-    max_reserved_bytes: int
 
     @staticmethod
     def now() -> "CudaMemory | None":
@@ -50,8 +45,6 @@ class CudaMemory:
         return CudaMemory(
             allocated_bytes=torch.cuda.memory_allocated(),
             max_allocated_bytes=torch.cuda.max_memory_allocated(),
-            reserved_bytes=torch.cuda.memory_reserved(),
-            max_reserved_bytes=torch.cuda.max_memory_reserved(),
         )
 
 
@@ -64,8 +57,6 @@ class Snapshot:
         current_bytes: the bytes that the rank holds.
         peak_bytes: the most that it has held so far.
         by_category: `current_bytes`, by `CATEGORIES`.
-        uncovered: bytes of parameters, gradients and optimizer in which no tensor of theirs is: the padding of shards,
-            or the rest of a tensor of which a parameter is a view.
         still_held: memory that parameters have given up, and that something else keeps.
         cuda: the figures of torch's CUDA allocator, if CUDA is in use.
     """
@@ -74,18 +65,12 @@ class Snapshot:
     current_bytes: int
     peak_bytes: int
     by_category: Mapping[str, int]
-    uncovered: Mapping[str, int]
     still_held: tuple[StillHeld, ...] = ()
     cuda: CudaMemory | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.current_bytes:,} bytes held, {self.peak_bytes:,} at the peak so far"]
-        for category, nbytes in self.by_category.items():
-            rest = self.uncovered.get(category, 0)
-            of_them = f", {rest:,} of them in no {_ONE[category]}" if rest else ""
-            lines.append(f"  {category:<13} {nbytes:>18,} bytes{of_them}")
-        if any(self.uncovered.values()):
-            lines.append("  Bytes in no tensor of their category: a shard's padding, or the rest of a view's tensor.")
+        lines += [f"  {category:<13} {nbytes:>18,} bytes" for category, nbytes in self.by_category.items()]
         lines += [f"  {held}" for held in self.still_held]
         return "\n".join(lines)
 

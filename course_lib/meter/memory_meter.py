@@ -218,7 +218,7 @@ class MemoryMeter:
         self._aliases_in_use.settle()
         ledger.add_up()
         ledger.notice_resized()
-        by_address, uncovered = purposes(ledger, self._owners)
+        by_address = purposes(ledger, self._owners)
         ledger.add_up()
         by_category = dict.fromkeys(CATEGORIES, 0)
         still_held = []
@@ -232,7 +232,6 @@ class MemoryMeter:
             current_bytes=ledger.current,
             peak_bytes=ledger.peak,
             by_category=by_category,
-            uncovered=dict(uncovered),
             still_held=tuple(still_held),
             cuda=CudaMemory.now(),
         )

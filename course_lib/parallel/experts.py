@@ -2,7 +2,6 @@
 
     router       scores all experts for a token, and sends it to the `top` best (Shazeer et al. 2017)
     choice       one token for one expert; a token makes `top` of them
-    capacity     the most choices that an expert takes from one rank; the others are dropped (Lepikhin et al. 2020)
     balance      the auxiliary loss: 1 if every expert gets as many tokens (Fedus et al. 2021, section 2.2)
 
 Two all-to-alls of activations in forward, two in backward, and a small one of counts, which differ between ranks.
@@ -27,7 +26,6 @@ class Experts(nn.Module):
         width: elements of a token.
         count: the experts of all ranks together.
         top: experts for each token.
-        capacity: see above; no limit by default.
         group: the ranks that share the experts; all of them by default.
 
     Raises:
@@ -36,9 +34,9 @@ class Experts(nn.Module):
 
     balance: Tensor
 
-    def __init__(self, width: int, count: int, top: int = 1, capacity: int | None = None, group: Group = None) -> None:
+    def __init__(self, width: int, count: int, top: int = 1, group: Group = None) -> None:
         super().__init__()
-        self.top, self.capacity, self.group, self.world_size = top, capacity, group, dist.get_world_size(group)
+        self.top, self.group, self.world_size = top, group, dist.get_world_size(group)
         if count % self.world_size:
             raise ValueError(
                 f"{count} experts cannot be shared by {self.world_size} ranks. Choose a number of ranks that divides "
@@ -56,9 +54,6 @@ class Experts(nn.Module):
         counts = choices.flatten().bincount(minlength=scores.shape[1])
         self.balance = self._balance(counts, scores)
         order = choices.flatten().argsort(stable=True)  # all choices of expert 0, then those of expert 1, ...
-        if self.capacity is not None:
-            order = torch.cat([of_one[: self.capacity] for of_one in order.split(counts.tolist())])
-            counts = counts.clamp(max=self.capacity)
         outputs = self._compute(tokens[order // self.top], counts) * weights.flatten()[order, None]
         return torch.zeros_like(tokens, dtype=outputs.dtype).index_add(0, order // self.top, outputs)
 

@@ -75,15 +75,10 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
         What was saved as `extra`.
 
     Raises:
-        FileNotFoundError: there is no checkpoint in `folder`.
+        FileNotFoundError: there is no checkpoint in `folder`: it has no file `latest`.
         ValueError: it is of another model, or its optimizer has other groups.
     """
     latest = Path(folder) / "latest"
-    if not latest.exists():
-        raise FileNotFoundError(
-            f"there is no checkpoint in {folder}: it has no file `latest`, which is written when all ranks are done. "
-            "Look whether save_checkpoint was given the same folder, and whether it returned."
-        )
     files = latest.with_name(latest.read_text(encoding="utf-8")).glob("*.pt")
     saved = [torch.load(file, mmap=True, weights_only=True) for file in files]
     theirs, ours = saved[0]["numels"], _numels(engine)

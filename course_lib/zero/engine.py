@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from . import optimizer_state
@@ -69,7 +68,7 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, a parameter has no shape yet, or `param_groups` are not of this model.
+        ValueError: there is nothing to train, or `param_groups` are not of this model.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -84,11 +83,6 @@ class Engine(nn.Module):
 
     def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
-        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-            raise ValueError(
-                "a lazy layer of the model, such as LazyLinear, has no shape yet. Run a batch through the model before "
-                "you make the engine."
-            )
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}

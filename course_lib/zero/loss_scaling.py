@@ -66,11 +66,3 @@ class LossScaler:
         if self.good_steps == self.growth_interval:
             self.current_scale, self.good_steps = self.current_scale * 2, 0
         return finite
-
-    def state_dict(self) -> dict[str, float]:
-        """Return the values that a checkpoint needs."""
-        return {"current_scale": self.current_scale, "good_steps": self.good_steps}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Continue with the scale of a `state_dict`."""
-        self.current_scale, self.good_steps = state_dict["current_scale"], int(state_dict["good_steps"])

@@ -4,7 +4,6 @@ Every rank passes through all units, used or not, in the order of their numbers:
 collectives are the same on every rank.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -39,18 +38,16 @@ class Units:
         finish: Callable[[], None],
     ) -> None:
         by_unit = parameters_by_unit(model, blocks(model) if units is None else units)
-        names = {module: name for name, module in model.named_modules()}
         inner = {module for unit in list(by_unit)[1:] for module in unit.modules()}
         self.units = []
         for number, (module, params) in enumerate(by_unit.items()):
             ranks.share(materialize(module, params, others=() if number else inner))
-            self.units.append(Unit(number, names[module], params, ranks))
+            self.units.append(Unit(number, params, ranks))
             module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))
         self._prefetch, self._reduce, self._finish = prefetch, weakly(reduce), weakly(finish)
         self._in_backward = False
         self.running: list[Unit] = []  # units whose forward has begun and not ended
-        self._entered: set[int] = set()  # in forward: the numbers of the units that have begun
         self._at = 0  # in backward: the number of the unit in use; later units are done
         self._gathered = 0  # in forward: units below this number have been gathered; in backward: those from it on
 
@@ -77,8 +74,6 @@ class Units:
             if unit.number == 0:
                 self._gathered = 0
                 self.running.clear()
-                self._entered.clear()
-            self._check_order(unit)
             self._gather_up_to(unit.number + self._prefetch)
             inputs = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
             if unit.number > 0 and len(inputs) == 1:  # backward is done with the unit when it comes to its only input
@@ -103,17 +98,6 @@ class Units:
         while self._gathered <= min(number, len(self.units) - 1):
             self.units[self._gathered].gather()
             self._gathered += 1
-
-    def _check_order(self, unit: Unit) -> None:
-        later = max(self._entered, default=0)
-        if unit.number < later and unit.number not in self._entered:
-            warnings.warn(
-                f"units: forward came to {self.units[later].name} before {unit.name}. Stage 3 gathers units in the "
-                "order in which they are listed, so these are gathered too often and held too long. Pass units=[...] "
-                "in the order of forward.",
-                stacklevel=2,
-            )
-        self._entered.add(unit.number)
 
     # -- backward: a unit is gathered before it, freed after it, and its gradients reduced -----------------------------
 

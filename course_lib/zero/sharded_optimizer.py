@@ -53,7 +53,7 @@ class ShardedOptimizer(Optimizer):
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
 
     Raises:
-        TypeError, ValueError: `params` is not what any optimizer takes, is empty, or mixes types of tensors.
+        TypeError, ValueError: `params` is not what any optimizer takes, or is empty.
     """
 
     optim: Optimizer
@@ -81,7 +81,6 @@ class ShardedOptimizer(Optimizer):
         """Add a group; the earlier groups keep their owners. Call this on every rank."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        _check_dense_and_alike(self._all_params)
         owners = owners_by_size([param.numel() for param in group["params"]], self._loads)
         self._owner.update(zip(group["params"], owners, strict=True))
         if hasattr(self, "optim"):  # not yet, while Optimizer.__init__ adds the first groups
@@ -109,14 +108,14 @@ class ShardedOptimizer(Optimizer):
     def _broadcast(self) -> None:
         """Give every rank the owners' values. All messages are under way at once: their roots differ."""
         messages: list[tuple[int, Tensor]] = []
-        small: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
+        small: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
         for param in self._all_params:
             if param.requires_grad or param.grad is not None:  # a frozen one has not changed on its owner
                 if param.nbytes >= SMALL_BYTES and param.is_contiguous():
                     messages.append((self._owner[param], param))
                 else:
-                    small[self._owner[param], param.device].append(param)
-        packed = [(owner, torch.cat([param.flatten() for param in params])) for (owner, _), params in small.items()]
+                    small[self._owner[param], param.dtype, param.device].append(param)
+        packed = [(owner, torch.cat([param.flatten() for param in params])) for (owner, *_), params in small.items()]
         group = self.process_group
         works = [dist.broadcast(m, group_src=owner, group=group, async_op=True) for owner, m in messages + packed]
         for work in works:
@@ -181,16 +180,6 @@ class ShardedOptimizer(Optimizer):
         self.state = self.optim.state
         self._whole = None
         _copy_options(self.optim.param_groups, self.param_groups)
-
-
-def _check_dense_and_alike(params: Sequence[Tensor]) -> None:
-    kinds = {(param.dtype, param.layout) for param in params}
-    if any(layout is not torch.strided for _, layout in kinds) or len(kinds) > 1:
-        named = ", ".join(sorted(f"{dtype} ({layout})" for dtype, layout in kinds))
-        raise ValueError(
-            f"ShardedOptimizer takes dense parameters of one dtype, and was given {named}. "
-            "Make one optimizer for each dtype, and leave sparse parameters out."
-        )
 
 
 def _copy_options(source: Sequence[dict[str, Any]], target: Sequence[dict[str, Any]]) -> None:

@@ -65,8 +65,8 @@ class Unit:
         buckets: one for each dtype; those that are not trained are gathered alike, and never reduced.
     """
 
-    def __init__(self, number: int, name: str, params: Iterable[Parameter], ranks: Ranks) -> None:
-        self.number, self.name, self._group = number, name, ranks.process_group
+    def __init__(self, number: int, params: Iterable[Parameter], ranks: Ranks) -> None:
+        self.number, self._group = number, ranks.process_group
         kinds = in_buckets(params, math.inf)
         self.buckets = [FlatBucket(kind, ranks.rank, ranks.world_size, copy=True) for kind in kinds]
         self._gathers: list[tuple[FlatBucket, Any]] = []

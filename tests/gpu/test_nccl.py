@@ -52,7 +52,6 @@ def test_a_stage_on_nccl_has_its_memory_seen_by_the_allocator(stage) -> None:
     report = World(1, backend="nccl:1", allocator="cuda").run(step, stage).memory[0]
     assert report.cuda is not None and report.marks["trained"].cuda is not None
     assert report.cuda.max_allocated_bytes >= report.peak_bytes > 0
-    assert report.cuda.max_reserved_bytes >= report.cuda.max_allocated_bytes
 
 
 @pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage2])

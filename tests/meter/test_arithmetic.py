@@ -39,31 +39,33 @@ METHODS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("records", [True, False])
-@pytest.mark.parametrize(
-    ("operator", "compute"), [*MAKING.items(), *METHODS.items()], ids=[*MAKING, *(f"{name}-method" for name in METHODS)]
-)
-def test_a_result_is_entered_once(operator: str, compute: Callable[[Tensor, Tensor], Any], records: bool) -> None:
+@pytest.mark.parametrize("by_operator", [MAKING, METHODS], ids=["operators", "methods"])
+def test_a_result_is_entered_once(by_operator: dict[str, Callable[[Tensor, Tensor], Any]], records: bool) -> None:
     def use() -> None:
         x, y = torch.ones(256, requires_grad=True), torch.ones(256)
-        with torch.set_grad_enabled(records):
-            result = compute(x, y)
-        del result
+        for compute in by_operator.values():
+            with torch.set_grad_enabled(records):
+                result = compute(x, y)
+            del result
 
     made = [(nbytes, name) for nbytes, name in held(use) if name != "ones"]
-    assert made == [(KB, operator), (-KB, operator)]
+    assert made == [(nbytes, operator) for operator in by_operator for nbytes in (KB, -KB)]
 
 
-@pytest.mark.parametrize("name", ["add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"])
+UPDATES = ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+
+
 @pytest.mark.parametrize("number", [2, 2.5])
-def test_an_update_by_a_number_makes_nothing_and_computes_what_torch_does(name: str, number: float) -> None:
-    def use() -> Tensor:
-        x = torch.full((256,), 3.0)
-        getattr(x, name)(number)
-        return x
+def test_an_update_by_a_number_makes_nothing_and_computes_what_torch_does(number: float) -> None:
+    def use() -> list[Tensor]:
+        updated = [torch.full((256,), 3.0) for _ in UPDATES]
+        for x, name in zip(updated, UPDATES, strict=True):
+            getattr(x, name)(number)
+        return updated
 
     run = World(2).run(use)
-    assert [change.operator for change in run.memory[0].timeline] == ["full"]
-    assert torch.equal(run[0], use())
+    assert [change.operator for change in run.memory[0].timeline] == ["full"] * len(UPDATES)
+    assert all(map(torch.equal, run[0], use()))
 
 
 def test_an_update_by_a_tensor_shows_what_it_converts() -> None:

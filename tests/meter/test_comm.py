@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World
 
-STEPS = 2
-SIZES = (7, 5, 3)  # of the layers: neither 2, 3 nor 4 divides what they have
+STEPS, RANKS = 2, 3
+SIZES = (7, 5, 3)  # of the layers: 3 does not divide what they have
 NUMEL = (7 * 5 + 5) + (5 * 3 + 3)
 
 
@@ -60,7 +60,7 @@ RING = {  # (op, how often (N-1)/N of the whole is sent, calls of it: every vari
 }
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("op", RING)
 def test_ring_ops_send_their_share_to_the_next_rank(op, world_size) -> None:
     times, variants = RING[op]
@@ -228,36 +228,33 @@ def sent_bytes(calls):
     return floor(sum(call.sent for call in calls))
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_ddp_broadcasts_once_and_all_reduces_two_psi_a_step(world_size) -> None:
-    for comm in World(world_size).run(ddp).comm:
+def test_ddp_broadcasts_once_and_all_reduces_two_psi_a_step() -> None:
+    for comm in World(RANKS).run(ddp).comm:
         assert len(floats(comm, "broadcast")) == 1  # all parameters, when the model is wrapped
-        assert sent_bytes(floats(comm, "broadcast")) == share(1, 4 * NUMEL, world_size)
+        assert sent_bytes(floats(comm, "broadcast")) == share(1, 4 * NUMEL, RANKS)
         assert len(floats(comm, "all_reduce")) == comm.count("all_reduce") == STEPS
-        assert comm.by_op["all_reduce"] == share(2 * STEPS, 4 * NUMEL, world_size)
+        assert comm.by_op["all_reduce"] == share(2 * STEPS, 4 * NUMEL, RANKS)
         assert {call.line.source for call in floats(comm, "broadcast")} == {"net = DistributedDataParallel(model())"}
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_the_zero_redundancy_optimizer_sends_three_psi_a_step(world_size) -> None:
-    for comm in World(world_size).run(zero_redundancy).comm:
+def test_the_zero_redundancy_optimizer_sends_three_psi_a_step() -> None:
+    for comm in World(RANKS).run(zero_redundancy).comm:
         at_setup, *in_steps = floats(comm, "broadcast")
         assert at_setup.total_bytes == 4 * NUMEL
         assert len(in_steps) == STEPS * 4  # each of the four parameters, from its owner
         steps = [*floats(comm, "all_reduce"), *in_steps]
-        assert sent_bytes(steps) == share(3 * STEPS, 4 * NUMEL, world_size)
+        assert sent_bytes(steps) == share(3 * STEPS, 4 * NUMEL, RANKS)
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize(("reshard", "gathers"), [(True, 2), (False, 1)])
-def test_fsdp2_sends_psi_for_each_gathering_and_psi_for_the_gradients(world_size, reshard, gathers) -> None:
+def test_fsdp2_sends_psi_for_each_gathering_and_psi_for_the_gradients(reshard, gathers) -> None:
     def padded(rows, columns):  # FSDP2 cuts each parameter by rows, as many on each rank
-        return ceil(rows / world_size) * world_size * columns
+        return ceil(rows / RANKS) * RANKS * columns
 
     psi = sum(padded(n, m) + padded(n, 1) for m, n in pairwise(SIZES))
-    for comm in World(world_size).run(fsdp2, reshard).comm:
+    for comm in World(RANKS).run(fsdp2, reshard).comm:
         assert comm.by_op == {
-            "all_gather": share(gathers * STEPS, 4 * psi, world_size),
-            "reduce_scatter": share(STEPS, 4 * psi, world_size),
+            "all_gather": share(gathers * STEPS, 4 * psi, RANKS),
+            "reduce_scatter": share(STEPS, 4 * psi, RANKS),
         }
         assert comm.count("all_gather") == gathers * STEPS * 2 and comm.count("reduce_scatter") == STEPS * 2

@@ -12,7 +12,6 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World, mark, zero
-from course_lib.meter import Snapshot
 
 N = 4
 LASTING = ("parameters", "gradients", "optimizer")
@@ -41,11 +40,6 @@ def backward(net: nn.Module) -> None:
     net(torch.randn(2, 8, 16)).square().sum().backward()
 
 
-def lasting(snapshot: Snapshot) -> int:
-    """Bytes of parameters, gradients and optimizer that are not padding."""
-    return sum(snapshot.by_category[name] - snapshot.uncovered.get(name, 0) for name in LASTING)
-
-
 def padded(numel: int) -> int:
     return -(-numel // N) * N
 
@@ -65,7 +59,6 @@ def test_ddp_with_adam_holds_16_bytes_for_each_parameter() -> None:
         step = memory.marks["step"]
         by_category = {name: step.by_category[name] for name in LASTING}
         assert by_category == {"parameters": 4 * PSI, "gradients": 4 * PSI, "optimizer": 8 * PSI + STEP_COUNTERS}
-        assert lasting(step) - STEP_COUNTERS == 16 * PSI
 
 
 def test_ddp_holds_its_buckets_beside_the_gradients() -> None:
@@ -94,7 +87,6 @@ def test_a_models_buffers_are_other_though_they_were_broadcast(wrap) -> None:
         held, psi = memory.marks["before it is done"].by_category, 6 * 6 + 3 * 6
         assert held["other"] in range(buffers, buffers + 9)  # a stage's buckets keep a zero of 4 bytes each
         assert held["communication"] in (0, 4 * psi)  # nothing but DDP's bucket
-        assert sum(memory.uncovered.values()) == 0
 
 
 def test_zero_redundancy_optimizer_shards_the_state_and_nothing_else() -> None:
@@ -118,7 +110,7 @@ def sharded_by_fsdp2(reshard: bool) -> nn.Module:
 
 
 @pytest.mark.slow
-def test_fsdp2_shards_everything_and_its_padding_is_told_apart() -> None:
+def test_fsdp2_shards_everything() -> None:
     def program():
         net = sharded_by_fsdp2(reshard=True)
         optimizer = torch.optim.Adam(net.parameters())
@@ -129,7 +121,9 @@ def test_fsdp2_shards_everything_and_its_padding_is_told_apart() -> None:
     for rank, memory in enumerate(World(N).run(program).memory):
         mine = sum(len(p.chunk(N)[rank]) * p[0].numel() for p in MODEL.parameters() if len(p.chunk(N)) > rank)
         tensors = sum(len(p.chunk(N)) > rank for p in MODEL.parameters())
-        assert lasting(memory) == 16 * mine + 4 * tensors
+        whole = sum(padded(len(p)) // N * p[0].numel() for p in MODEL.parameters())
+        held = [memory.by_category[name] for name in LASTING]
+        assert held == [4 * whole, 4 * whole, 8 * mine + 4 * tensors]
 
 
 @pytest.mark.parametrize(
@@ -148,16 +142,19 @@ def test_our_engines_hold_what_the_closed_forms_say(engine, copies: dict[str, in
         net.step()
         net.zero_grad()
         backward(net)
-        return 4 * len(net.optimizer.state)  # step counters, one float for each tensor
+        padding = sum(bucket.padded_numel - bucket.numel for bucket in net.buckets)
+        return padding, 4 * len(net.optimizer.state)  # step counters, one float for each tensor
 
     run = World(N).run(program)
-    held = dict.fromkeys(LASTING, 0)
-    for counters, memory in zip(run, run.memory, strict=True):
+    held, padding = dict.fromkeys(LASTING, 0), run[0][0]
+    for (_, counters), memory in zip(run, run.memory, strict=True):
         assert memory.by_category["communication"] == memory.by_category["activations"] == 0
         for name in LASTING:
-            held[name] += memory.by_category[name] - memory.uncovered.get(name, 0) - counters * (name == "optimizer")
-    size = {"parameters": 4 * PSI, "gradients": 4 * PSI, "optimizer": 8 * PSI}
+            held[name] += memory.by_category[name] - counters * (name == "optimizer")
+    in_gradients = 0 if engine is zero.Stage1 else padding  # where backward leaves gradients, there is none
+    size = {"parameters": 4 * (PSI + padding), "gradients": 4 * (PSI + in_gradients), "optimizer": 8 * PSI}
     assert held == {name: copies[name] * size[name] for name in LASTING}
+    assert (padding > 0) == (engine is not zero.DataParallel)
     most, least = (f(memory.current_bytes for memory in run.memory) for f in (max, min))
     assert most - least < 0.02 * most
 
@@ -218,11 +215,11 @@ def test_fsdp2_gathers_twice_with_resharding_and_once_without(reshard: bool) -> 
 
 
 @pytest.mark.slow
-def test_forty_steps_do_not_drift() -> None:
+def test_ten_steps_do_not_drift() -> None:
     def program() -> None:
         net = DistributedDataParallel(Model())
         optimizer = torch.optim.Adam(net.parameters())
-        for step in range(40):
+        for step in range(10):
             backward(net)
             optimizer.step()
             optimizer.zero_grad()

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor.experimental import _attention as torchs
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from course_lib import RankError, TinyGPT, World, batch, mark
@@ -50,8 +49,7 @@ def together(way, length, counted):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("length", [48, 13, 3])
+@pytest.mark.parametrize(("world_size", "length"), [(1, 13), (2, 48), (3, 13), (4, 13), (4, 3)])
 def test_loss_and_gradients_equal_one_process(way, world_size, length) -> None:
     if way == "heads" and world_size == 3:
         pytest.skip("3 ranks cannot share 4 heads")
@@ -82,8 +80,9 @@ def results(attention, qkv):
     return torch.stack([output.detach(), *(leaf.grad for leaf in leaves)]).double()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("way", "dtype"), [("zigzag", torch.float64), ("zigzag", torch.bfloat16), ("heads", torch.bfloat16)]
+)
 def test_other_dtypes_are_about_as_exact_as_in_one_process(way, dtype) -> None:
     for ours, theirs in World(4).run(errors, way, dtype):
         assert ours < 3 * theirs + 1e-14
@@ -100,7 +99,7 @@ def attend(way, length):
 
 
 @pytest.mark.parametrize("way", ["in order", "zigzag"])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 4])
 def test_a_ring_sends_keys_and_values_then_their_gradients(way, world_size) -> None:
     run = World(world_size).run(attend, way, 64)
     block = 2 * 2 * 4 * 64 // world_size * 8 * 4  # keys and values, batch, heads, tokens, head_size, bytes
@@ -138,21 +137,3 @@ def test_zigzag_gives_every_rank_as_much_to_compute() -> None:
     in_order, zigzag = ([seen(make(64, 4), rank) for rank in range(4)] for make in (Cut.in_order, Cut.zigzag))
     assert in_order == [136, 392, 648, 904]
     assert zigzag == [520] * 4
-
-
-def next_to_torchs(length):
-    """Return our output and that of torch's ring, which takes the CPU's kernel, as its dispatcher does not."""
-    cut = Cut.in_order(length, dist.get_world_size())  # as torch cuts without balance
-    torch.manual_seed(0)
-    mine = [x[:, :, cut.places(dist.get_rank())].contiguous() for x in torch.randn(3, 2, 4, length, 8)]
-    torchs._cp_options.enable_load_balance = False
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    theirs, *_ = torchs._templated_ring_attention(dist.group.WORLD, 2, kernel, *mine, is_causal=True)
-    return ring_attention(*mine, cut), theirs
-
-
-@pytest.mark.slow
-def test_the_ring_equals_torchs() -> None:
-    # Processes, because torch's balance is a setting of the whole process.
-    for ours, theirs in World(4, backend="processes").run(next_to_torchs, 32):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

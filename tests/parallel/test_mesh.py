@@ -69,8 +69,7 @@ def same(ours, expected) -> None:
         assert norm == pytest.approx(their_norm, rel=1e-8)
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (1, 4), (4, 1)], ids=str)
-@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize(("shape", "sequence_parallel"), [((2, 2), False), ((2, 2), True), ((1, 4), True)], ids=str)
 def test_stage_3_and_tensor_parallel_equal_one_process(shape, sequence_parallel) -> None:
     history, state = alone(range(3))
     for ours, whole in World(4).run(trained, shape, zero.Stage3, sequence_parallel):
@@ -79,7 +78,7 @@ def test_stage_3_and_tensor_parallel_equal_one_process(shape, sequence_parallel)
             torch.testing.assert_close(whole[name], value, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1, zero.Stage2])
+@pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1])
 def test_every_stage_goes_with_tensor_parallel(stage) -> None:
     history, _ = alone(range(3))
     for ours, _ in World(4).run(trained, (2, 2), stage, False):

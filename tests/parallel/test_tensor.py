@@ -48,7 +48,7 @@ def together(sequence_parallel, steps=2):
     return losses, whole_state_dict(cut)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 4])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_losses_and_gradients_equal_one_process(world_size, sequence_parallel) -> None:
     losses, grads = alone()

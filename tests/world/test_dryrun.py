@@ -68,7 +68,7 @@ def told(memory: MemoryReport, comm: Communication) -> list[Any]:
     """All bytes of a report, and all that was sent."""
     moments = [memory, *memory.marks.values()]
     return [
-        [(m.current_bytes, m.peak_bytes, dict(m.by_category), dict(m.uncovered)) for m in moments],
+        [(m.current_bytes, m.peak_bytes, dict(m.by_category)) for m in moments],
         memory.at_peak and dict(memory.at_peak.by_category),
         [(call.op, call.total_bytes, call.number, call.sent, call.root) for call in comm.calls],
     ]

@@ -99,8 +99,7 @@ def in_one_process():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor:UserWarning")
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", [name for name in MADE if "Stage" in name or "ShardedOptimizer" in name])
 def test_losses_of_a_transformer_on_text_are_those_of_one_process(name, in_one_process) -> None:
     def rank():
         first = dist.get_rank() * BATCH

@@ -74,9 +74,10 @@ def assert_same_state(one, other) -> None:
 # -- three proofs: results, collectives, memory ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bucket_view", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("world_size", "name", "bucket_view"),
+    [(1, "adam", False), (2, "adam", True), *((4, name, False) for name in OPTIMIZERS)],
+)
 def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view) -> None:
     optimizer_class, options = OPTIMIZERS[name]
 
@@ -96,7 +97,7 @@ def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view)
     assert_same_state(run[-1][1], unsharded.state_dict())
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_each_rank_broadcasts_what_it_owns_in_one_message_if_it_is_small(world_size) -> None:
     def rank() -> None:
         mine = model()
@@ -122,6 +123,7 @@ def test_a_large_parameter_is_broadcast_where_it_is() -> None:
             nn.Parameter(torch.ones(2**19)),
             nn.Parameter(torch.ones(4)),
             nn.Parameter(torch.ones(2**18).view(2, -1)),
+            nn.Parameter(torch.ones(3, dtype=torch.float64)),
         ]
         optimizer = ShardedOptimizer(params, SGD, lr=1.0)
         for param in params:
@@ -130,11 +132,12 @@ def test_a_large_parameter_is_broadcast_where_it_is() -> None:
         return [param.detach().unique().tolist() for param in params]
 
     run = world(2).run(rank)
-    assert [(call.root, call.shapes) for call in run.calls[1]] == [(0, ((2**19,),)), (1, ((2, 2**17),)), (1, ((4,),))]
-    assert list(run) == [[[1.0], [0.0], [0.0]]] * 2  # each owner's own gradient decides: 0 on rank 0, 1 on rank 1
+    sent = [(call.root, call.shapes) for call in run.calls[1]]
+    assert sent == [(0, ((2**19,),)), (1, ((2, 2**17),)), (1, ((4,),)), (1, ((3,),))]
+    assert list(run) == [[[1.0], [0.0], [0.0], [0.0]]] * 2  # the gradient of each owner: 0 on rank 0, 1 on rank 1
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 4])
 def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size) -> None:
     def rank():
         mine = model()
@@ -153,8 +156,7 @@ def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size) -> None:
 # -- beside torch's own --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("maximize", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "maximize"), [("sgd with momentum", False), ("adam", True), ("adamw", False)])
 def test_it_equals_zero_redundancy_optimizer_under_ddp_bit_for_bit(name, maximize) -> None:
     optimizer_class, options = OPTIMIZERS[name]
 
@@ -415,9 +417,6 @@ def test_a_state_of_other_groups_is_refused() -> None:
         (lambda: torch.randn(1), "TypeError"),
         (lambda: 1.2, "TypeError"),
         (lambda: [nn.Parameter(torch.ones(1)), 42], "TypeError"),
-        (lambda: [torch.sparse_coo_tensor(size=(2, 3))], "ValueError: ShardedOptimizer takes dense parameters"),
-        (lambda: [torch.ones(1), torch.ones(1, dtype=torch.float64)], r"ValueError: .*torch\.float32 .*torch\.float64"),
-        (lambda: [torch.ones(1), torch.sparse_coo_tensor(size=(2, 3))], "ValueError: .*sparse_coo"),
         (lambda: [{"lr": 0.1}], "KeyError"),
     ],
 )

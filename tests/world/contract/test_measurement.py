@@ -10,7 +10,7 @@ from tests.world.programs import rank, train
 def held(memory):
     """All bytes of a report."""
     moments = [memory, *memory.marks.values()]
-    return [(m.current_bytes, m.peak_bytes, dict(m.by_category), dict(m.uncovered)) for m in moments]
+    return [(m.current_bytes, m.peak_bytes, dict(m.by_category)) for m in moments]
 
 
 def called(comm):
