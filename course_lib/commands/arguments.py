@@ -69,7 +69,7 @@ def add_run_arguments(parser: Any) -> None:
     parser.usage = "course run [--ranks N] [OPTIONS] [-m] PROGRAM [ARGUMENTS ...]"
     number = "the number of ranks (2), or of pretended GPUs, if the program starts its ranks itself (4)"
     parser.add_argument("--ranks", type=whole, metavar="N", help=number)
-    where = "processes, simulated, nccl, nccl:8 for 8 GPUs, or dryrun for one rank out of --ranks (processes)"
+    where = "processes, simulated, nccl, nccl:8 for 8 GPUs, or dryrun:64 for one rank of 64 (processes)"
     parser.add_argument("--world", default="processes", help=where)
     gpus = "pretend GPUs (default: if the machine has none, and the program may ask for one)"
     parser.add_argument("--gpus", action=argparse.BooleanOptionalAction, default=None, help=gpus)

@@ -3,12 +3,15 @@
 import argparse
 import re
 import sys
+import traceback
 import warnings
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
 from ..errors import CourseError, CourseWarning
+from ..meter import is_learners
 from ..world import Program, RankError, Run, World
 
 RANKS = 2
@@ -21,6 +24,11 @@ _OPTIONS = {
     "World(…, timeout=…)": "--timeout",
     'World(…, backend="nccl")': "--world nccl",
     'World(…, backend="processes")': "--world processes",
+    "World(gpus=True):": "--gpus:",
+    "Leave gpus= out, or choose a backend that takes it with backend=": "Leave the option out, or choose another --world",
+    "say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes each has, as in gpus=24e9": (
+        "a pretended GPU has 0.001 GB or more. Give its memory in GB, as in --memory 24"
+    ),
 }
 """The advice of messages: words for a notebook, and the same for a terminal."""
 
@@ -53,6 +61,14 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"course run: {_for_terminal(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # of stdout
+        raise
+    except Exception as error:  # outside the ranks, in a program that starts them itself
+        trace = _learners(error)
+        if trace is None and isinstance(error, OSError):  # of stdout
+            raise
+        traceback.print_exception(type(error), error, trace or error.__traceback__)
+        return 1
     return 0
 
 
@@ -70,28 +86,31 @@ def _for_terminal(error: BaseException) -> str:
     text = re.sub(r"\nNote: .* got a new process\..*", "", str(error))  # each run of the command has new ones
     for words, option in _OPTIONS.items():
         text = text.replace(words, option)
-    return text
+    return re.sub(r"^World\(gpus=\S*\):", "--memory:", text)
 
 
 def _world(options: argparse.Namespace) -> World:
+    """Return the world that the options ask for, such as `--world dryrun:64`."""
+    name, number = re.fullmatch(r"(.*?)(?::([1-9][0-9]*))?", options.world).groups()  # type: ignore[union-attr]
     program = Program.found(options.program, options.arguments, module=options.module)
-    number = re.search(r"\d+$", options.world)  # as in nccl:8
-    usual = int(number[0]) if number else GPUS if program.starts_ranks else RANKS
+    ranks = options.ranks or int(number or (GPUS if program.starts_ranks else RANKS))
+    if name == "dryrun" and number and options.ranks not in (None, int(number)):
+        raise CourseError(f"--ranks {options.ranks} and --world {options.world} differ. Leave --ranks out.")
     return World(
-        options.ranks or usual,
-        backend=options.world,
+        ranks,
+        backend=name if name == "dryrun" else options.world,
         timeout=options.timeout,
         measure=options.measure,
         replay=options.replay,
-        gpus=_gpus(options, program),
+        gpus=_gpus(options, program, name),
     )
 
 
-def _gpus(options: argparse.Namespace, program: Program) -> bool | float:
+def _gpus(options: argparse.Namespace, program: Program, backend: str) -> bool | float:
     """Return the memory of each pretended GPU, or whether there are any. By default, there are if the program may ask
     for GPUs and the machine has none."""
     if options.gpus is None and not options.memory:
-        can = options.world in ("simulated", "processes") and not torch.cuda.is_available()
+        can = backend in ("simulated", "processes") and not torch.cuda.is_available()
         return can and program.asks_for_gpus
     return float(options.memory) * 1e9 if options.memory else bool(options.gpus)
 
@@ -99,4 +118,15 @@ def _gpus(options: argparse.Namespace, program: Program) -> bool | float:
 def _save(run: Run | RankError, path: Path | None) -> None:
     """Write the page of the run, if there is a path for it."""
     if path is not None:
-        run.report().save(path)
+        try:
+            run.report().save(path)
+        except OSError as error:
+            raise CourseError(f"{path} cannot be written ({error.strerror}). Name another file.") from None
+
+
+def _learners(error: Exception) -> TracebackType | None:
+    """Return the traceback from the first line of the learner's; None if it has no such line."""
+    trace = error.__traceback__
+    while trace is not None and not is_learners(trace.tb_frame.f_code):
+        trace = trace.tb_next
+    return trace

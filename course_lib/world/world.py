@@ -89,6 +89,11 @@ class World:
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
         self.gpus = gpu_bytes(gpus)
+        if gpus not in (False, True) and not measure:
+            raise CourseError(
+                f"World(gpus={gpus!r}, measure=False): only measured memory can be full. Leave measure= out, or say "
+                "gpus=True."
+            )
         self.world_size = operator.index(world_size)
         passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster, "gpus": gpus or None}
         options = {option: value for option, value in passed.items() if value is not None}

@@ -190,6 +190,16 @@ def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest
     ]
 
 
+def test_an_error_of_a_program_outside_its_ranks_is_shown_from_its_first_line(
+    program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = program("import torch.multiprocessing as mp\nmp.spawn(lambda rank: None, nprocs=2)")
+    assert course_run(path) == 1
+
+    trace = capsys.readouterr().err.splitlines()
+    assert "program.py" in trace[1] and "Can't pickle" in trace[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -197,6 +207,8 @@ def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest
         (["-m", "no.such"], "-m no.such: no module of that name"),
         (["--world", "moon", "PROGRAM"], "World(backend='moon'): there is no such backend"),
         (["--ranks", "1000", "PROGRAM"], "World(1000): a world of processes has 1 to 64 ranks"),
+        (["--ranks", "4", "--world", "dryrun:64", "PROGRAM"], "--ranks 4 and --world dryrun:64 differ"),
+        (["--memory", "0.0001", "PROGRAM"], "--memory: a pretended GPU has 0.001 GB or more. Give its memory in GB"),
     ],
 )
 def test_what_cannot_be_run_is_named_with_exit_code_2(
@@ -240,7 +252,7 @@ def test_a_program_that_starts_its_ranks_finds_four_gpus_or_as_many_as_ranks(
 
 def test_a_dry_run_counts_one_rank_of_many(program, capsys: pytest.CaptureFixture[str]) -> None:
     path = program(SUMS.replace('print("sum", x[0].item())', "print(dist.get_world_size())"))
-    assert course_run("--world", "dryrun", "--ranks", "64", path) == 0
+    assert course_run("--world", "dryrun:64", path) == 0
     assert capsys.readouterr().out == (
         "[rank 0] 64\n-- rank 0 of 64: program.py, dryrun\n   rank 0\n     peak 4 MB: communication 4 MB\n"
         "     sent 7.88 MB: all_reduce 7.88 MB in 1 call\n"

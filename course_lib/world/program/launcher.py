@@ -13,7 +13,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.managers import BaseProxy
 from multiprocessing.process import BaseProcess
@@ -55,33 +55,37 @@ class _Started:
     """What the ranks run.
 
     Attributes:
-        calls: the packed call of each rank.
-        environ: the variables of `_OF_RANKS` that are set in the process that starts the ranks.
+        calls: the packed call of each rank, or one call for all ranks.
+        numbered: whether each rank gets its number as the first argument.
+        environ: the variables of `_OF_RANKS` that are set in the process that starts the ranks; None if torchrun's own
+            function starts them.
         random_states: the random states of the process that forks; None if the ranks are spawned.
     """
 
     program: Program
     calls: tuple[bytes, ...]
-    environ: dict[str, str]
+    numbered: bool
+    environ: dict[str, str] | None
     random_states: list[Any] | None
 
     def __call__(self) -> None:
         rank: Any = interposer.current()
-        for name in _OF_RANKS:
-            os.environ.pop(name, None)
-        with self.program.started(self.environ):
-            packed = self.calls[rank.rank]
+        if self.environ is not None:
+            for name in _OF_RANKS:
+                os.environ.pop(name, None)
+        with self.program.started(self.program.variables() if self.environ is None else self.environ):
+            packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
             if self.random_states is None:
                 with self.program.main("__mp_main__") as execute:
                     execute()
                     fn, args, kwargs = pickle.loads(packed)
-                    fn(*args, **kwargs)
+                    fn(*numbers, *args, **kwargs)
             else:
                 for (_, set_state), state in zip(_RANDOM, self.random_states, strict=True):
                     set_state(state)
                 (fn, args, kwargs), main = unpack_with_main(packed)
                 with is_main(main):
-                    fn(*args, **kwargs)
+                    fn(*numbers, *args, **kwargs)
 
 
 def launch(program: Program, run: Runner) -> Run:
@@ -91,12 +95,7 @@ def launch(program: Program, run: Runner) -> Run:
         CourseError: the program started no ranks.
     """
     launcher = _Launcher(program, run)
-    with ExitStack() as stack:
-        method = multiprocessing.get_start_method(allow_none=True)
-        stack.callback(multiprocessing.set_start_method, method, force=True)
-        multiprocessing.set_start_method(None, force=True)  # the program may choose one, as in a new process
-        stack.enter_context(replaced(launcher.replacements()))
-        execute = stack.enter_context(program.main("__main__"))
+    with _own_start_method(), replaced(launcher.replacements()), program.main("__main__") as execute:
         execute()
         launcher.run_started()
     if not launcher.runs:
@@ -124,9 +123,17 @@ class _Launcher:
         self._waiting = []
         if started:
             method = getattr(started[0], "_start_method", None) or multiprocessing.get_start_method()
-            self._launch([(one._target, one._args, one._kwargs) for one in started], method)
+            self._launch([(one._target, one._args, one._kwargs) for one in started], len(started), method)
 
-    def _launch(self, calls: Sequence[FunctionCall], method: str) -> None:
+    def _launch(
+        self,
+        calls: Sequence[FunctionCall],
+        ranks: int,
+        method: str,
+        *,
+        numbered: bool = False,
+        elastic: bool = False,
+    ) -> None:
         forked = method == "fork"
         pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
         try:
@@ -139,10 +146,11 @@ class _Launcher:
         started = _Started(
             program=self._program,
             calls=packed,
-            environ={name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
+            numbered=numbered,
+            environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
         )
-        self.runs.append(self._run(len(calls), started))
+        self.runs.append(self._run(ranks, started))
 
     # -- instead of multiprocessing's functions --------------------------------------------------------------------
 
@@ -163,6 +171,9 @@ class _Launcher:
         for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
             yield module, "start_processes", self._start_processes
 
+        if b"elastic_launch" in self._program.source or b"notebook_launcher" in self._program.source():
+            yield self._of_elastic()
+
     def _after_start(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return `call`, a queue's `get` or any method of a manager's object, so that a `get` runs the ranks first."""
 
@@ -172,6 +183,17 @@ class _Launcher:
             return call(*args, **kwargs)
 
         return get
+
+    def _of_elastic(self) -> Replacement:
+        """Return the replacement of the function behind torchrun."""
+        from torch.distributed.launcher.api import elastic_launch  # it takes a while to load
+
+        def launch_elastic(agent: Any, *args: Any) -> dict[int, Any]:
+            config = agent._config
+            self._launch([(agent._entrypoint, args, {})], config.nproc_per_node, config.start_method, elastic=True)
+            return {}
+
+        return elastic_launch, "__call__", launch_elastic
 
     def _start_processes(
         self,
@@ -188,7 +210,7 @@ class _Launcher:
                 'a rank would start ranks. Begin the lines that start them with `if __name__ == "__main__":`, because '
                 "each spawned rank executes the file, too."
             )
-        self._launch([(fn, (rank, *args), {}) for rank in range(nprocs)], start_method)
+        self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
         return None if join else SimpleNamespace(processes=(), join=lambda *args, **kwargs: True)
 
 
@@ -211,3 +233,14 @@ class _Waiting:
     def close(self) -> None: ...
 
     terminate = kill = close
+
+
+@contextmanager
+def _own_start_method() -> Iterator[None]:
+    """Let the program choose a start method inside the block, as in a new process."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)

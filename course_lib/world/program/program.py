@@ -30,7 +30,9 @@ from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
 from .main import is_main
 
-_STARTERS = re.compile(r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process)")
+_STARTERS = re.compile(
+    r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher|elastic_launch)"
+)
 """The functions with which a program starts its ranks itself."""
 
 _GIVES_RANK = re.compile(r"(?<!local_)rank|\*")
@@ -100,7 +102,7 @@ class Program:
     @property
     def starts_ranks(self) -> bool:
         source = self.source
-        if b"multiprocessing" not in source:
+        if not re.search(rb"multiprocessing|accelerate|elastic_launch", source):
             return False
         calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
         starters = [name for call in calls if _STARTERS.fullmatch(name := ast.unparse(call.func))]

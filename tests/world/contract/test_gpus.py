@@ -681,6 +681,7 @@ def test_gpus_without_measured_memory_run_the_same_program(local_world) -> None:
             r"World\(gpus=4\): say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes",
         ),
         ({"gpus": "yes"}, r"World\(gpus='yes'\): say gpus=True"),
+        ({"gpus": 80e9, "measure": False}, r"World\(gpus=80000000000.0, measure=False\): only measured memory"),
     ],
 )
 def test_a_world_that_cannot_pretend_says_why(options, message) -> None:
