@@ -18,19 +18,15 @@ from typing import Any
 import platformdirs
 
 from ..quizzes import Answer
-from . import export
 from .store import Store, merge
 
-DECODED = dict.fromkeys(("findings", "value", "measured"), json.loads) | dict.fromkeys(("correct", "imported"), bool)
+DECODED = dict.fromkeys(("findings", "value", "measured"), json.loads) | {"correct": bool}
 """How columns are read: some hold JSON, and SQLite has no truth values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does.
-
-    imported: whether it came with an export, so that the learner may not have written `source`.
-    """
+    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does."""
 
     id: str
     exercise: str
@@ -38,7 +34,6 @@ class Attempt:
     started_ns: int
     status: str | None = None
     findings: Any = None
-    imported: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +108,8 @@ class Progress:
 
     def last_attempt(self, exercise: str | None = None) -> Attempt | None:
         """Return the latest attempt at an exercise, or at any, with how it ended; None before the first."""
-        query = """SELECT id, exercise, source, started_ns, status, findings, imported.attempt NOT NULL AS imported
-            FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
+        query = """SELECT id, exercise, source, started_ns, status, findings
+            FROM attempts LEFT JOIN verdicts ON attempt = id
             WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
         return Attempt(**rows[0]) if rows else None
@@ -194,18 +189,6 @@ class Progress:
     def summary(self) -> Summary:
         """Return how far the learner is."""
         return self._store.use(_summary)
-
-    def export_json(self) -> str:
-        """Return everything that is stored, for `import_json` here or on another machine."""
-        return export.write(self._store)
-
-    def import_json(self, text: str) -> int:
-        """Add rows that are not here yet, change none, and return how many were new.
-
-        Raises:
-            CourseError: this version cannot read the text; nothing is added then.
-        """
-        return export.read(self._store, text)
 
     def _add(self, **rows: Mapping[str, Any]) -> None:
         """Add one row to each table named."""

@@ -60,7 +60,7 @@ class Attempt:
         self.standing = ""
         self.progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
-        self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
+        self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an earlier version may have had more
 
     def check(self, on_case: Callable[[int, int], object]) -> Verdict:
         """Check the solution. Its source is stored before anything runs; an unchanged cell runs nothing."""

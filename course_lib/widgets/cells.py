@@ -123,23 +123,15 @@ class ExerciseCell:
         name = self.exercise.name
         print(f'This cell is now your last attempt. If it is not, try print(exercise("{name}").stored.source)')
 
-    def answer(self, namespace: dict[str, Any], *, imported: bool = False) -> Any:
+    def answer(self, namespace: dict[str, Any]) -> Any:
         """Return the learner's function from an earlier lesson if it still passes, or the reference. Print which.
 
         Args:
             namespace: the names that its cell used from other cells: `globals()`.
-            imported: whether to run it even if `course progress --import` added it, so that somebody else may have
-                written it.
         """
         name, last = self.exercise.stub.__name__, own_progress().last_attempt(self.exercise.name)
         if last is None or last.status != "passed":
             reason = "none of yours has passed"
-        elif last.imported and not imported:
-            reason = (
-                "yours was imported, and does not run unasked. "
-                f'Read it: print(exercise("{self.exercise.name}").stored.source). '
-                "If it is what you wrote: .answer(globals(), imported=True)"
-            )
         else:
             try:
                 yours = self._made_by(last.source, namespace)

@@ -1,6 +1,5 @@
 """The course map: what is done, and what to do next, as text, in a notebook and in the terminal."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -135,42 +134,6 @@ def test_the_terminal_shows_the_courses_own_lessons(home: Path, capsys: pytest.C
     assert "00 · Start here (1 of 2 done, about 10 minutes left, on the short route)\n" in out
     assert out.count("Quiz") == 1
     assert out.endswith("Continue: Quiz, in 00-start-here.ipynb\n")
-
-
-def test_progress_goes_to_another_machine_and_back(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    solve(Progress(), "start.first")
-    file = tmp_path / "export.json"
-    assert cli.main(["progress", "--export", str(file)]) == 0
-    assert json.loads(file.read_text())["tables"]["attempts"][0]["exercise"] == "start.first"
-    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "other"))
-
-    assert cli.main(["progress", "--import", str(file)]) == 0
-    assert Progress().summary().exercises["start.first"].passed
-    assert cli.main(["progress", "--import", str(file)]) == 0
-    assert [line[:14] for line in capsys.readouterr().out.splitlines()[1:]] == ["New entries: 2", "New entries: 0"]
-
-
-@pytest.mark.parametrize(
-    ("option", "content", "told"),
-    [
-        ("--import", None, "No such file or directory"),
-        ("--import", b"\xff\xfe", "is no text"),
-        ("--import", b"{}", "Nothing was imported"),
-        ("--export", None, "No such file or directory"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_told(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, content: bytes | None, told: str
-) -> None:
-    file = tmp_path / "folder" / "export.json"
-    if content is not None:
-        file.parent.mkdir()
-        file.write_bytes(content)
-
-    assert cli.main(["progress", option, str(file)]) == 1
-    assert told in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_told_and_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

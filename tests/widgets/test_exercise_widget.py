@@ -88,7 +88,7 @@ def test_a_right_solution_under_another_name_is_told_what_later_cells_call(tried
     )
 
 
-def test_more_hints_than_there_are_may_have_been_imported(progress: Progress) -> None:
+def test_more_hints_may_be_stored_than_there_are(progress: Progress) -> None:
     for level in range(20):
         progress.hint_taken(MEAN.name, level)
     attempt = Attempt(MEAN, right, progress)
