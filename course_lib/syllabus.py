@@ -90,19 +90,12 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     Raises:
         CourseError: there is no such file, or it is not a notebook.
     """
-    text = b""
     try:
-        text = path.read_bytes()
-        cells = json.loads(text)["cells"]
+        cells = json.loads(path.read_bytes())["cells"]
         return [cell | {"cell_type": str(cell["cell_type"]), "source": "".join(cell["source"])} for cell in cells]
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if b"\n<<<<<<< " in text and b"\n>>>>>>> " in text:
-            raise CourseError(
-                f"{path} has git's conflict marks, because a merge was not finished. Choose one version of each "
-                "conflict, and delete the lines that begin with <<<<<<<, ======= and >>>>>>>."
-            ) from error
         raise CourseError(
             f"{path} is not a notebook that Jupyter has saved ({json_trouble(error)}). "
             "Open it in JupyterLab and save it again."
