@@ -1,13 +1,11 @@
 """A prediction: committed before the run, locked, scored against what the run measured."""
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
-from nbformat import NotebookNode
 
 from course_lib import CourseError, predict
 from course_lib.progress import Progress
@@ -233,15 +231,3 @@ def test_a_prediction_that_cannot_be_stored_is_told(tmp_path: Path) -> None:
 def test_a_cell_shows_the_field_and_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     predict("test.shown", "How many?", unit="ranks")
     assert "Predict: How many?" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_notebook_runs_with_no_prediction_made(executed: Callable[..., NotebookNode]) -> None:
-    guess = 'guess = predict("test.run-all", "What is `6 * 7`?")'
-    notebook = executed("from course_lib import predict", guess, "print(6)\nguess.reveal(6 * 7)\n7")
-    (still, alive), (before, measured, after) = (cell.outputs for cell in notebook.cells[1:])
-
-    assert still.data["text/plain"] == "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough."
-    assert "run this cell to see yours" in still.data["text/html"]  # saved before the learner can answer
-    assert alive.data["text/plain"] == "" and "application/vnd.jupyter.widget-view+json" in alive.data
-    assert (before.text, measured.data["text/plain"], after.data["text/plain"]) == ("6\n", "Result: 42.", "7")
