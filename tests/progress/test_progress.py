@@ -193,7 +193,7 @@ def test_kernels_may_write_at_once(path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
-    kills = int(os.environ.get("ENDURANCE", "50"))
+    kills = int(os.environ.get("ENDURANCE", "20"))
     killer = run_killer("kill", tmp_path, kills, 0)
     said, _ = killer.communicate(timeout=280)
     report = json.loads(said)
