@@ -20,7 +20,7 @@ import platformdirs
 from ..quizzes import Answer
 from .store import Store, merge
 
-DECODED = dict.fromkeys(("findings", "value", "measured"), json.loads) | {"correct": bool}
+DECODED = dict.fromkeys(("findings", "value"), json.loads) | {"correct": bool}
 """How columns are read: some hold JSON, and SQLite has no truth values."""
 
 
@@ -34,16 +34,6 @@ class Attempt:
     started_ns: int
     status: str | None = None
     findings: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """The learner's prediction, and what the latest run measured (None, None before the first)."""
-
-    name: str
-    value: Any
-    measured: Any = None
-    correct: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,26 +134,21 @@ class Progress:
             first.setdefault(answer.question, answer.correct)
         return first
 
-    def predict(self, name: str, value: Any) -> Prediction:
+    def predict(self, name: str, value: Any) -> Any:
         """Commit to a value that JSON can hold. The first value is locked: every later call returns it."""
         given = {"value": json.dumps(value), "committed_ns": time.time_ns()}
         row = {"id": uuid.uuid4().hex, "name": name, **given}
 
-        def work(db: sqlite3.Connection) -> Prediction:
+        def work(db: sqlite3.Connection) -> Any:
             locked = _prediction(db, name)
             if locked is None:
                 merge(db, {"predictions": [row]})
-            return locked or Prediction(name=name, value=value)
+            return value if locked is None else locked
 
         return self._store.use(work)
 
-    def score(self, name: str, measured: Any, correct: bool) -> None:
-        """Store what a run measured, and whether the prediction was right."""
-        found = {"value": json.dumps(measured), "correct": correct, "measured_ns": time.time_ns()}
-        self._add(measurements={"id": uuid.uuid4().hex, "name": name, **found})
-
-    def prediction(self, name: str) -> Prediction | None:
-        """Return the locked value, with the latest measurement; None before `predict`."""
+    def prediction(self, name: str) -> Any:
+        """Return the locked value; None before `predict`."""
         return self._store.use(lambda db: _prediction(db, name))
 
     def add_score(self, name: str, measures: Mapping[str, float]) -> None:
@@ -206,13 +191,11 @@ def _read(row: sqlite3.Row) -> dict[str, Any]:
     return read | {name: DECODED[name](read[name]) for name in DECODED.keys() & read if read[name] is not None}
 
 
-def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
-    """Return the prediction committed first, with the latest measurement."""
-    query = """SELECT predictions.value AS value, measurements.value AS measured, correct
-        FROM predictions LEFT JOIN measurements USING (name) WHERE name = ?
-        ORDER BY committed_ns, predictions.rowid, measured_ns DESC, measurements.rowid DESC LIMIT 1"""
+def _prediction(db: sqlite3.Connection, name: str) -> Any:
+    """Return the value that was committed first."""
+    query = "SELECT value FROM predictions WHERE name = ? ORDER BY committed_ns, rowid LIMIT 1"
     found = db.execute(query, (name,)).fetchone()
-    return None if found is None else Prediction(name=name, **_read(found))
+    return None if found is None else json.loads(found["value"])
 
 
 def _summary(db: sqlite3.Connection) -> Summary:

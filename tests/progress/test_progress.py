@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from course_lib.exercises.registry import MOVED
-from course_lib.progress import Attempt, ExerciseProgress, Prediction, Progress, store
+from course_lib.progress import Attempt, ExerciseProgress, Progress, store
 from course_lib.quizzes import Answer
 
 KILLER = Path(__file__).with_name("progress_killer.py")
@@ -89,15 +89,12 @@ def test_the_first_answer_to_a_question_is_remembered(path: Path) -> None:
     assert progress.first_answers("zero2") == {}
 
 
-def test_a_prediction_is_locked_and_scored(path: Path) -> None:
+def test_a_prediction_is_locked(path: Path) -> None:
     progress = Progress(path)
     assert progress.prediction("zero1.peak") is None
-    assert progress.predict("zero1.peak", 992) == Prediction(name="zero1.peak", value=992)
-    assert progress.predict("zero1.peak", 1361) == Prediction(name="zero1.peak", value=992)
-    progress.score("zero1.peak", 1361, correct=False)
-    progress.score("zero1.peak", 992, correct=True)
-    scored = Prediction(name="zero1.peak", value=992, measured=992, correct=True)
-    assert Progress(path).prediction("zero1.peak") == scored
+    assert progress.predict("zero1.peak", 992) == 992
+    assert progress.predict("zero1.peak", 1361) == 992
+    assert Progress(path).prediction("zero1.peak") == 992
 
 
 def test_the_scoreboard_has_the_latest_measures_in_the_order_of_the_first(path: Path) -> None:
