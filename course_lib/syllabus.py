@@ -28,7 +28,6 @@ LESSONS = Path(__file__).resolve().parent / "lessons"
 
 SHORT_ROUTE = ("00-start-here", "01-ranks-and-collectives", "02-where-the-memory-goes")
 """The lessons for somebody who has one day. Lesson 00 ends with a bridge over lessons 03, 04 and 06."""
-BRIDGE_MINUTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
