@@ -84,7 +84,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     add_plan_arguments(add("plan", plan.run, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
-    explain.add_argument("--next", action="store_true", help="the next step, too; it counts as a hint")
+    explain.add_argument("--next", action="store_true", help="the next step, too, which is a hint")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
