@@ -10,12 +10,14 @@ card                                        how a click in the browser becomes a
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
 """
 
-from .cells import exercise
+from .cells import exercise, load_later
 from .map import course_map
 from .planner.widget import show_planner
 from .prediction import predict
 from .quiz_widget import quiz
 from .scores import my_results, scoreboard
 from .world_picker import choose_world
+
+load_later()
 
 __all__ = ["choose_world", "course_map", "exercise", "my_results", "predict", "quiz", "scoreboard", "show_planner"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import importlib
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from IPython.core.getipython import get_ipython
@@ -16,6 +20,26 @@ from .attempt import Attempt, Hint
 from .exercise_widget import ExerciseWidget
 
 F = TypeVar("F")
+
+MODULES = ("sympy", "torch.distributed.fsdp", "torch._dynamo", "torch.distributed.optim")
+"""The modules that torch imports at the first optimizer step and sharded module: over a second of CPU time."""
+PAUSE_SECONDS = 0.5
+
+
+def load_later(modules: Sequence[str] = MODULES) -> None:
+    """Load `modules` one by one when the kernel waits for a cell, so that the first check need not. Elsewhere, do not.
+
+    A thread cannot do it: a cell that imports the same modules meanwhile would find them half loaded.
+    """
+
+    def load() -> None:
+        with suppress(ImportError):  # a different release of torch
+            importlib.import_module(modules[0])
+        load_later(modules[1:])
+
+    with suppress(RuntimeError):  # no loop runs here
+        if modules:
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, load)
 
 
 class ExerciseCell:

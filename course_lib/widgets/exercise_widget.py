@@ -4,6 +4,7 @@ It shows an `Attempt`. The task is folded. Hints and the solution stay in Python
 """
 
 import _thread
+import json
 from html import escape
 
 from ipywidgets import HTML, VBox
@@ -96,7 +97,7 @@ class ExerciseWidget(VBox):
         attempt = self.attempt
         lines = filter(None, [first, attempt.consequence, attempt.progress.notice])
         result = alert(self._headline(verdict), "\n".join(lines), tone=TONES[verdict.status])
-        self.status.value = result + (note("Welcome back.", attempt.reminder) if attempt.reminder else "")
+        self.status.value = result + earlier_html(attempt)
         self._show_findings(verdict)
         self._show_hints()
 
@@ -142,6 +143,23 @@ def _label(number: int, of: int, *, show: bool = False) -> str:
     if number == of:
         return "Show the solution" if show else "The solution"
     return f"{'Show hint' if show else 'Hint'} {number} of {of - 1}"
+
+
+def earlier_html(attempt: Attempt) -> str:
+    """Return the outcome of the earlier attempt, and a button that inserts it, if the cell is unchanged.
+
+    A kernel cannot write into a notebook when a button is clicked. JupyterLab runs its own commands for elements that
+    name them: a new cell below, and the text into it. Elsewhere the button does nothing, and `insert()` works.
+    """
+    if attempt.earlier is None or not attempt.reminder:
+        return ""
+    commands = ["notebook:insert-cell-below", "notebook:replace-selection"]
+    arguments = escape(json.dumps({"commands": commands, "args": {"text": attempt.earlier.source}}))
+    insert = (
+        '<button type="button" data-commandlinker-command="apputils:run-all-enabled" '
+        f'data-commandlinker-args="{arguments}">'
+    )
+    return note("Welcome back.", attempt.reminder) + insert + "Insert my last attempt below</button>"
 
 
 def finding_html(finding: Finding, *, hints: bool = True) -> str:

@@ -145,6 +145,10 @@ def test_all_that_was_done_is_found_again(lesson: Page) -> None:
     seen(lesson, QUIZ, "That is the rank's number")
     expect(cell(lesson, MAP).locator("li", has_text="Say hello by rank")).to_contain_text("Say hello by rank: failed")
 
+    cell(lesson, EXERCISE).get_by_role("button", name="Insert my last attempt below").click()
+    wait_for(lesson, f"{NOTEBOOK}.content.model.sharedModel.cells.length === {len(CELLS) + 1}")
+    assert source(lesson, EXERCISE + 1) == WRONG
+
 
 def test_the_last_attempt_replaces_the_cell_that_asks_for_it(lesson: Page) -> None:
     run(lesson, EXERCISE, WRONG)

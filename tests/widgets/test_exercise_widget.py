@@ -295,7 +295,7 @@ def test_stop_does_nothing_when_nothing_runs(tried: Tried, monkeypatch: pytest.M
 # What was done before
 
 
-def test_the_cell_as_it_came_tells_of_the_last_attempt(tried: Tried) -> None:
+def test_the_cell_as_it_came_tells_of_the_last_attempt(tried: Tried, progress: Progress) -> None:
     tried(sum_for_mean)
     widget = tried(MEAN.stub)
 
@@ -303,6 +303,10 @@ def test_the_cell_as_it_came_tells_of_the_last_attempt(tried: Tried) -> None:
     assert "Welcome back. Your last attempt, of 20" in text(widget.status)
     assert ', was not right yet. exercise("sample.mean").insert()' in text(widget.status)
     assert "Your last attempt, of 20" in repr(widget.attempt)
+    arguments = re.search(r'-args="([^"]+)">Insert my last attempt below</button>', widget.status.value)
+    stored = progress.last_attempt("sample.mean")
+    assert arguments is not None and stored is not None
+    assert json.loads(unescape(arguments[1]))["args"]["text"] == stored.source
     assert widget.attempt.hints_open == len(widget.attempt.ladder)
 
 
