@@ -2,8 +2,7 @@
 
 cells                                       `exercise`, and what a notebook calls for an exercise
 exercise_widget, quiz_widget, prediction    the widgets
-planner/                                    the planner
-world_picker                                the choice of a world
+planner/, world_picker                      the planner, and the choice of a world
 map, scores                                 tables of the learner's progress, which need no kernel
 attempt                                     the logic of exercises, without widgets
 card                                        how a click in the browser becomes a call in Python

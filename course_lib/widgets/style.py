@@ -49,9 +49,9 @@ def inline(text: str) -> str:
     return str(_renderer.render_tokens(_markdown.inline(text, {"ref_links": {}}), _markdown.block.state_cls()))
 
 
-def title(kind: str, name: str) -> str:
-    """Return a card's heading, such as "Exercise" and its title."""
-    return f'<h3><span class="course-kind">{escape(kind)}</span> {inline(name)}</h3>'
+def title(kind: str, name: str, level: int = 3) -> str:
+    """Return a card's heading, such as "Exercise" and its title. `level` is 2 above a lesson's first section."""
+    return f'<h{level}><span class="course-kind">{escape(kind)}</span> {inline(name)}</h{level}>'
 
 
 def alert(headline: str, message: str = "", *, tone: str = "note") -> str:
@@ -86,8 +86,13 @@ def button(label: str, action: str) -> str:
     return f'<button type="button" data-action="{action}">{escape(label)}</button>'
 
 
-def form(action: str, fields: str, label: str) -> str:
-    """Return fields with a button that calls this action of their card, as the Enter key does."""
+def form(action: str, fields: str, label: str = "") -> str:
+    """Return fields with a button that calls this action of their card, as the Enter key does.
+
+    Without a label there is no button, and each choice calls the action.
+    """
+    if not label:
+        return f'<form data-action="{action}" data-on="input">{fields}</form>'
     return f'<form data-action="{action}">{fields}<button class="course-primary">{escape(label)}</button></form>'
 
 
@@ -124,9 +129,9 @@ def number(label: str, *, unit: str, value: str) -> str:
     )
 
 
-def display_with_text(widget: Widget, *, title: str, state: str) -> None:
+def display_with_text(widget: Widget, *, title: str, state: str, style: str = SAVED) -> None:
     """Display a widget after the card that stands in for it where it has no kernel, with its repr as the text."""
-    display_saved(title=title, state=state, text=repr(widget))
+    display_saved(title=title, state=state, text=repr(widget), style=style)
     display_raw(widget)
 
 
@@ -135,7 +140,7 @@ def display_raw(widget: Widget) -> None:
     display(Widget._repr_mimebundle_(widget) | {"text/plain": ""}, raw=True)
 
 
-def display_saved(*, title: str, state: str, text: str) -> None:
+def display_saved(*, title: str, state: str, text: str, style: str = SAVED) -> None:
     """Display the card that a reader sees where the widget has no kernel, as in a notebook that is opened again.
 
     JupyterLab says "model not found" in a widget's place, and shows no other form of the same output. So the card is
@@ -145,9 +150,10 @@ def display_saved(*, title: str, state: str, text: str) -> None:
         title: the kind and title of the widget, in Markdown.
         state: what the learner has done, in a few words of Markdown.
         text: all of the widget as plain text.
+        style: the style sheet of the card.
     """
     html = (
         f'<div class="course-saved"><p><strong>{inline(title)}</strong> <span class="course-state">{inline(state)}'
-        f"</span></p><p>{GO_ON}</p>{details(AS_TEXT, f'<pre>{escape(text)}</pre>')}</div><style>{SAVED}</style>"
+        f"</span></p><p>{GO_ON}</p>{details(AS_TEXT, f'<pre>{escape(text)}</pre>')}</div><style>{style}</style>"
     )
     display({"text/html": html, "text/plain": text}, raw=True)

@@ -1,41 +1,92 @@
 """A choice of where the ranks of a notebook live. `World` reads it from `$COURSE_WORLD`."""
 
 import os
-from html import escape
 
-from IPython.display import display
+import torch
+from ipywidgets import HTML, VBox
 
 from ..errors import CourseError
 from ..world import World
-from .style import LESSON, SAVED
+from .card import Card, Fields
+from .style import LESSON, SAVED, alert, display_with_text, form, note, options, sheet, title
 
 VARIABLE = "COURSE_WORLD"
 WORLDS = {
-    "simulated": "threads of this kernel, on the CPU",
-    "processes": "a process for each rank, on the CPU",
-    "nccl": "a GPU for each rank",
+    "simulated": "simulated: threads of this kernel, on the CPU",
+    "processes": "processes: one for each rank, on the CPU",
+    "nccl": "nccl: a GPU for each rank",
 }
 
 
-def choose_world(name: str | None = None) -> None:
-    """Choose where the ranks of this notebook live, from the next cell on, and show the choice.
+class WorldPicker(VBox):
+    """Radio buttons for the kind of worlds that this notebook makes."""
 
-    Args:
-        name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs. Without a name, nothing changes.
+    def __init__(self) -> None:
+        self.message = HTML(note("Now:", self.standing))
+        self.choices = HTML()
+        self._show_choices()
+        super().__init__([sheet(), Card([self.choices, self.message], {"choose": self._clicked})])
+        self.add_class("course-widget")
 
-    Raises:
-        CourseError: there is no such world, or this machine has no GPU for it.
-    """
-    if name is not None:
-        if World(1, backend=name).backend not in WORLDS:
+    @property
+    def standing(self) -> str:
+        """The chosen kind, in a sentence."""
+        kind = os.environ.get(VARIABLE) or "simulated"
+        return f"`World(4)` makes ranks that are {kind}, from the next cell on."
+
+    def choose(self, name: str) -> None:
+        """Do what a click does, as `choose_world` documents it."""
+        self._set(name)
+        self._show_choices()
+
+    def show(self) -> None:
+        """Show the choice, with a text for places that cannot show widgets."""
+        style = SAVED + LESSON  # the first card of a lesson has the style of all
+        display_with_text(self, title="Where ranks live", state="run this cell to choose", style=style)
+
+    def __repr__(self) -> str:
+        calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
+        return f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
+
+    def _show_choices(self) -> None:
+        labels = WORLDS | {"nccl": f"{WORLDS['nccl']} ({torch.cuda.device_count()} here)"}
+        fields = options("You can leave this as it is.", labels, picked=[_current()])
+        self.choices.value = title("World", "Where ranks live", level=2) + form("choose", fields)
+
+    def _set(self, name: str) -> None:
+        kind = World(1, backend=name).backend
+        if kind not in WORLDS:
             raise CourseError(
                 f"choose_world({name!r}): its ranks do not all run, which the lessons need. Choose one of "
                 f"{', '.join(WORLDS)} here, and say World(n, backend={name!r}) where you want one."
             )
         os.environ[VARIABLE] = name
-    chosen = os.environ.get(VARIABLE) or "simulated"
-    ways = ", ".join(f'choose_world("{kind}") ({about})' for kind, about in WORLDS.items())
-    text = f"World(4) makes ranks that are {chosen}. You can leave this as it is. To choose: {ways}."
-    style = f"<style>{SAVED}{LESSON}</style>"  # for the whole lesson
-    html = f'<div class="course-saved"><p><strong>Where ranks live</strong> {escape(text)}</p></div>{style}'
-    display({"text/html": html, "text/plain": text}, raw=True)
+        self.message.value = alert("Now:", self.standing)
+
+    def _clicked(self, fields: Fields) -> None:
+        try:
+            self._set(fields["answer"])
+        except CourseError as error:
+            self.choices.value = ""  # a change, or the browser would keep what was clicked
+            self._show_choices()
+            self.message.value = alert("Not here.", str(error), tone="wrong")
+
+
+def choose_world(name: str | None = None) -> None:
+    """Choose where the ranks of this notebook live. Without a name, show buttons for the choice.
+
+    Args:
+        name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
+
+    Raises:
+        CourseError: there is no such world, or this machine has no GPU for it.
+    """
+    picker = WorldPicker()
+    if name is not None:
+        picker.choose(name)
+    picker.show()
+
+
+def _current() -> str:
+    kind = os.environ.get(VARIABLE, "").partition(":")[0]
+    return kind if kind in WORLDS else "simulated"

@@ -16,13 +16,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 NAME = "day-two.ipynb"
 CELLS = [
-    "from course_lib import exercise, predict, quiz, show_planner",
+    "from course_lib import choose_world, exercise, predict, quiz, show_planner",
+    "choose_world()",
     'guess = predict("browser.sum", "What is `6 * 7`?", tolerance=0)',
     '@exercise("ranks.hello")\ndef hello() -> str:\n    return "hello"',
     'quiz("start")',
     "show_planner()",
 ]
-WIDGETS = range(1, 5)
+WIDGETS = range(1, 6)
 LOST = "Error displaying widget: model not found"
 GO_ON = "To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell."
 TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
@@ -69,10 +70,10 @@ def test_on_day_two_each_widget_is_one_card_with_title_and_state(lesson: Page, s
         expect(cell(lesson, number).get_by_text(LOST)).to_be_hidden()
     for number in WIDGETS:
         expect(cell(lesson, number).get_by_text(GO_ON)).to_be_visible()
-    expect(cell(lesson, 1).get_by_text("Predict: What is 6 * 7? run this cell to see yours")).to_be_visible()
-    expect(cell(lesson, 2).get_by_text("Exercise: Say hello by rank ✗ Not right yet.")).to_be_visible()
-    cell(lesson, 2).get_by_text("As text").click()
-    expect(cell(lesson, 2).get_by_text("ranks.hello: failed")).to_be_visible()
+    expect(cell(lesson, 2).get_by_text("Predict: What is 6 * 7? run this cell to see yours")).to_be_visible()
+    expect(cell(lesson, 3).get_by_text("Exercise: Say hello by rank ✗ Not right yet.")).to_be_visible()
+    cell(lesson, 3).get_by_text("As text").click()
+    expect(cell(lesson, 3).get_by_text("ranks.hello: failed")).to_be_visible()
 
     run_all(lesson)
     for number in WIDGETS:
@@ -89,10 +90,10 @@ def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(less
         assert widget.evaluate(TEXTS_BEFORE) == [f'"The kernel of this cell has ended. {GO_ON}"']
         assert widget.get_by_role("button").count() == 0
         assert "grayscale" in widget.evaluate("widget => getComputedStyle(widget).filter")
-    expect(cell(lesson, 2).locator(".course-widget").get_by_text("Not right yet.")).to_be_visible()
+    expect(cell(lesson, 3).locator(".course-widget").get_by_text("Not right yet.")).to_be_visible()
 
     run_all(lesson)
-    expect(cell(lesson, 3).get_by_role("button", name="Check").first).to_be_visible(timeout=READY_MS)
+    expect(cell(lesson, 4).get_by_role("button", name="Check").first).to_be_visible(timeout=READY_MS)
 
 
 def test_where_a_notebook_is_not_trusted_figures_are_whole_and_nothing_is_missed(

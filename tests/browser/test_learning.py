@@ -88,6 +88,13 @@ def test_a_quiz_answers_every_answer(lesson: Page) -> None:
     expect(quiz.get_by_role("alert").get_by_text("Asked anew.")).to_be_visible(timeout=READY_MS)
 
 
+def test_a_choice_that_acts_at_once_says_what_it_did(lesson: Page) -> None:
+    picker = lesson.locator(".course-widget", has_text="Where ranks live").first
+    for kind in ("processes", "simulated"):
+        picker.get_by_label(f"{kind}:").click()
+        expect(picker.get_by_text(f"ranks that are {kind}, from the next cell on")).to_be_visible(timeout=READY_MS)
+
+
 def test_the_stop_button_ends_a_run_and_the_next_one_works(lesson: Page) -> None:
     number = number_of(lesson, "def one_rank_fails")
     spin = "def spin():\n    while True:\n        pass\n\n\nprint('the run begins')\nworld.run(spin)"
