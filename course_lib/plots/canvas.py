@@ -96,7 +96,7 @@ class Canvas:
         self._elements.append(f'<g transform="translate(0 {short(self.y)})">{svg}</g>')
         self.y += height
 
-    def picture(self, caption: str, text: str) -> Picture:
+    def picture(self, caption: str, text: str, places: dict[str, Any] | None = None) -> Picture:
         """Return what was drawn as a `Picture`."""
         width, height = WIDTH + 2 * MARGIN, short(self.y + MARGIN)
         light, dark = (";".join(f"--{name}:{colour}" for name, colour in theme.items()) for theme in THEMES.values())
@@ -108,7 +108,7 @@ class Canvas:
             f'<path d="M0 0v5" stroke="{INK}" stroke-width="2"/></pattern>'
             f'<rect x="-{MARGIN}" width="100%" height="100%" fill="{PAPER}"/>{"".join(self._elements)}</svg>'
         )
-        return Picture(svg=svg, caption=caption, text=text)
+        return Picture(svg=svg, caption=caption, text=text, places=places)
 
 
 def short(value: float | str) -> str:

@@ -36,9 +36,9 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
     Args:
         memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
             held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
-            `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marked`, labels with their
-            seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such moment with `holdings`.
-            Eight panels are drawn; the text has all.
+            `CATEGORIES`), `operator`, `line`, and `highest_bytes`, the most held since the change before; `marked`,
+            labels with their seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such
+            moment with `holdings`. Eight panels are drawn; the text has all.
         titles: a title for each rank, instead of its number.
 
     Raises:
@@ -59,7 +59,23 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
     canvas.y += 12
     canvas.text(WIDTH, canvas.y, "allocations and frees, in order →", "end", **NOTE)
     text = "\n".join(line for title, ranks in panels.items() for line in _lines(title, [memories[r] for r in ranks]))
-    return canvas.picture(_caption(memories, panels), text)
+    return canvas.picture(_caption(memories, panels), text, _followed(memories, panels))
+
+
+def _followed(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return what the cursor shows at each place of each panel that is drawn: bytes, the operator and its line."""
+    labels: dict[str, int] = {}
+    found = {}
+    for title, (rank, *_) in list(panels.items())[:MOST_PANELS]:
+        if timeline := memories[rank].timeline:
+            shown = ((place.highest, _made_by(timeline[place.number])) for place in places(timeline))
+            found[title] = [[held, labels.setdefault(label, len(labels))] for held, label in shown]
+    return {"labels": [*labels], "panels": found}
+
+
+def _made_by(change: Any) -> str:
+    """Return the operator of a change, and the learner's line if it is known."""
+    return f"{change.operator}, {change.line}: {change.line.source}" if change.line else str(change.operator)
 
 
 def folded(memories: Sequence[Any], titles: Sequence[str] | None) -> dict[str, list[int]]:

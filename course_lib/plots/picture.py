@@ -5,9 +5,11 @@ trust. docs/figures.md says how the SVG follows the theme of the page.
 """
 
 import base64
+import json
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 THEMED = "".join(
@@ -29,11 +31,13 @@ class Picture:
         svg: the figure, a file of its own.
         caption: a sentence that says what to see.
         text: the same facts, for those who cannot see it.
+        places: what a cursor shows: `labels`, and by its title, each panel's places: bytes, and the place of a label.
     """
 
     svg: str
     caption: str
     text: str
+    places: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"{self.caption}\n\n{self.text}"
@@ -53,7 +57,13 @@ class Picture:
         root, data = ET.fromstring(self.svg).attrib, base64.b64encode(self.svg.encode()).decode()
         ratio = " / ".join(root["viewBox"].split()[2:])
         style = f"width: {root['width']}; aspect-ratio: {ratio}; max-width: 100%; min-width: {LEAST}"
-        return f'<img alt="{escape(self.caption)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
+        image = f'<img alt="{escape(self.caption)}" style="{style}" src="data:image/svg+xml;base64,{data}"'
+        if self.places is None:
+            return f"{image}>"
+        cursor = escape((files(__package__) / "moving/static/cursor.js").read_text("utf-8"))
+        places = escape(json.dumps(self.places, separators=(",", ":")))
+        box = "position: relative; width: fit-content; max-width: 784px"
+        return f'<div style="{box}">{image} data-places="{places}" onload="{cursor}"></div>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}

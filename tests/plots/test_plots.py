@@ -102,7 +102,8 @@ class Memory:
         self.timeline = []
         for step, (before, after) in enumerate(pairwise([(0, 0), *held])):
             deltas = {name: b - a for name, a, b in zip(names, before, after, strict=True)}
-            self.timeline.append(SimpleNamespace(seconds=step / 1000, deltas=deltas, highest_bytes=sum(after)))
+            made = {"operator": "mm", "line": None}
+            self.timeline.append(SimpleNamespace(seconds=step / 1000, deltas=deltas, highest_bytes=sum(after), **made))
         self.at_peak = max(moments, key=lambda moment: sum(moment.by_category.values()), default=None)
         self.peak_bytes = max(map(sum, held), default=0)
         self.by_category = moments[-1].by_category if moments else {}

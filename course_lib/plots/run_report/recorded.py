@@ -50,6 +50,8 @@ def _memory(held: Sequence[int]) -> Any:
             seconds=0.0,
             deltas={"other": after - before},
             highest_bytes=max(before, after),
+            operator="a change",
+            line=None,
         )
         for before, after in pairwise([0, *held])
     ]
