@@ -86,5 +86,10 @@ def _package(package: str, name: str) -> ModuleType:
         ) from error
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the magic `%%ranks 4`: `%load_ext course_lib` calls this."""
+    shell.register_magic_function(import_module(".widgets.ranks_magic", __name__).ranks, "cell")
+
+
 def __dir__() -> list[str]:
     return __all__

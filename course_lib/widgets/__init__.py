@@ -6,6 +6,7 @@ planner/, world_picker                      the planner, and the choice of a wor
 map, scores                                 tables of the learner's progress, which need no kernel
 attempt                                     the logic of exercises, without widgets
 card                                        how a click in the browser becomes a call in Python
+ranks_magic                                 `%%ranks 4`, which runs a cell as a program
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
 """
 

@@ -20,7 +20,7 @@ NO_FUNCTION = Cause(
     action="Return the function itself, without parentheses behind its name.",
 )
 
-_OWN_NAMES = " A program sees only names of its own."
+_OWN_NAMES = " A cell with %%ranks, and a program, see only names of their own."
 """A part of the advice on an unknown name that does not concern exercises."""
 
 

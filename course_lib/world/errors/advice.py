@@ -118,7 +118,7 @@ _ADVICE = {
     ),
     "' is not defined": (
         "correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart "
-        "of the kernel, all cells above). A program sees only names of its own."
+        "of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own."
     ),
     "cannot access local variable": (
         "a line of the function assigns to this name, so it is a variable of the function: assign to it before that "

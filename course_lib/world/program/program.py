@@ -74,8 +74,8 @@ class Program:
         """
         if str(name).endswith(".ipynb"):
             raise CourseError(
-                f"{name} is a notebook. Save it as a program first: jupyter nbconvert --to script {name}, or begin "
-                "a cell of it with %%writefile train.py."
+                f"{name} is a notebook. Save it as a program first (jupyter nbconvert --to script {name}), or begin a "
+                "cell of it with %%ranks, after %load_ext course_lib."
             )
         with _in_folder(os.getcwd()):
             path = _origin(str(name)) if module else os.path.abspath(name)

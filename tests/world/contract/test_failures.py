@@ -79,7 +79,7 @@ def lacks_a_name_of_an_earlier_cell() -> None:
     """all 3 ranks raised NameError: name 'my_ring' is not defined
       ranks 0-2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
     Next: correct the name, or define it before that line. In a notebook, run the cell that defines it (after a restart
-            of the kernel, all cells above). A program sees only names of its own.
+            of the kernel, all cells above). A cell with %%ranks, and a program, see only names of their own.
     """
     my_ring()  # noqa: F821
 
