@@ -28,7 +28,6 @@ LESSONS = Path(__file__).resolve().parent / "lessons"
 
 SHORT_ROUTE = ("00-start-here", "01-ranks-and-collectives", "02-where-the-memory-goes")
 """The lessons for somebody who has one day. Lesson 00 ends with a bridge over lessons 03, 04 and 06."""
-BRIDGE_MINUTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +89,12 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     Raises:
         CourseError: there is no such file, or it is not a notebook.
     """
-    text = b""
     try:
-        text = path.read_bytes()
-        cells = json.loads(text)["cells"]
+        cells = json.loads(path.read_bytes())["cells"]
         return [cell | {"cell_type": str(cell["cell_type"]), "source": "".join(cell["source"])} for cell in cells]
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if b"\n<<<<<<< " in text and b"\n>>>>>>> " in text:
-            raise CourseError(
-                f"{path} has git's conflict marks, because a merge was not finished. Choose one version of each "
-                "conflict, and delete the lines that begin with <<<<<<<, ======= and >>>>>>>."
-            ) from error
         raise CourseError(
             f"{path} is not a notebook that Jupyter has saved ({json_trouble(error)}). "
             "Open it in JupyterLab and save it again."

@@ -68,13 +68,6 @@ def test_what_is_no_notebook_is_told(tmp_path: Path, text: str, told: str) -> No
     assert told in str(raised.value)
 
 
-def test_the_marks_of_an_unfinished_merge_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "x.ipynb"
-    path.write_text('{\n<<<<<<< ours\n "cells": [],\n=======\n "cells": [1],\n>>>>>>> theirs\n}')
-    with pytest.raises(CourseError, match=r"has git's conflict marks.* Choose one version of each conflict, and"):
-        read_cells(path)
-
-
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match=r"x\.ipynb cannot be read: No such file"):
         read_cells(tmp_path / "x.ipynb")

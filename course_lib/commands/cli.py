@@ -84,7 +84,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     add_plan_arguments(add("plan", plan.run, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
-    explain.add_argument("--next", action="store_true", help="the next step, too; it counts as a hint")
+    explain.add_argument("--next", action="store_true", help="the next step, too, which is a hint")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
@@ -94,9 +94,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     rerun.add_argument("--hardware", default="laptop", help="the hardware for which times are planned (laptop)")
     validate = add("validate", run_validate, "compare the planner with published runs on GPUs")
     validate.add_argument("--rows", action="store_true", help="print every run, not only the summary")
-    progress = add("progress", run_progress, "print what is done, and what to do next").add_mutually_exclusive_group()
-    progress.add_argument("--export", type=Path, metavar="FILE", help="write your progress to FILE, as JSON")
-    progress.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add such a file to yours")
+    add("progress", run_progress, "print what is done, and what to do next")
     add("recipe", run_recipe, "run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
     add("doctor", run_doctor, "print what this machine can run, and what is missing")
 
@@ -238,21 +236,9 @@ def run_doctor(_: argparse.Namespace) -> int:
     return 0 if doctor.lessons_can_run(findings) else 1
 
 
-def run_progress(options: argparse.Namespace) -> int:
+def run_progress(_: argparse.Namespace) -> int:
     progress = Progress()
-    try:
-        if options.export:
-            _write([(options.export, "utf-8", lambda _: progress.export_json())], ())
-            answer = f"Exported to {options.export}. Read it in elsewhere: course progress --import FILE"
-        elif options.import_:
-            answer = f"New entries: {progress.import_json(options.import_.read_text('utf-8'))}. What was there stays."
-        else:
-            answer = str(CourseMap(lessons(), progress.summary()))
-    except OSError as error:
-        raise CourseError(f"{options.import_}: {error.strerror}. Name another file.") from error
-    except UnicodeDecodeError as error:
-        raise CourseError(f"{options.import_} is no text. Name a file that --export has written.") from error
-    print(answer)
+    print(CourseMap(lessons(), progress.summary()))
     if progress.notice:
         print(progress.notice, file=sys.stderr)
     return 1 if progress.notice else 0

@@ -14,7 +14,7 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     Args:
         exercise: its name; None for the exercise that was tried last.
         progress: the learner's record.
-        next_step: whether to return the next steps, too, which are hints, and store that they were taken.
+        next_step: whether to return the next steps, too, which are hints.
 
     Raises:
         CourseError: there is no such exercise, or no attempt at it.
@@ -26,8 +26,6 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     if attempt is None:
         raise CourseError(f"there is no attempt at {name or 'any exercise'} yet. Run the cell of an exercise first.")
     one = exercises.get(attempt.exercise)
-    if next_step:
-        progress.step_taken(one.name)
     findings = [] if attempt.status == "passed" else attempt.findings or []
     found = [_text(finding, hints=next_step) for finding in findings]
     if not next_step and not all(finding.get("technical") for finding in findings):

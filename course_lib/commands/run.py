@@ -25,7 +25,7 @@ _OPTIONS = {
     'World(…, backend="nccl")': "--world nccl",
     'World(…, backend="processes")': "--world processes",
     "World(gpus=True):": "--gpus:",
-    "Leave gpus= out, or choose a backend that takes it with backend=": "Leave the option out, or choose another --world",
+    "Leave gpus= out, or choose a backend that takes it with backend=": "Leave it out, or choose another --world",
     "say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes each has, as in gpus=24e9": (
         "a pretended GPU has 0.001 GB or more. Give its memory in GB, as in --memory 24"
     ),

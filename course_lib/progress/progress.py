@@ -18,19 +18,15 @@ from typing import Any
 import platformdirs
 
 from ..quizzes import Answer
-from . import export
 from .store import Store, merge
 
-DECODED = dict.fromkeys(("findings", "value", "measured"), json.loads) | dict.fromkeys(("correct", "imported"), bool)
+DECODED = dict.fromkeys(("findings", "value"), json.loads) | {"correct": bool}
 """How columns are read: some hold JSON, and SQLite has no truth values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does.
-
-    imported: whether it came with an export, so that the learner may not have written `source`.
-    """
+    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does."""
 
     id: str
     exercise: str
@@ -38,27 +34,15 @@ class Attempt:
     started_ns: int
     status: str | None = None
     findings: Any = None
-    imported: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """The learner's prediction, and what the latest run measured (None, None before the first)."""
-
-    name: str
-    value: Any
-    measured: Any = None
-    correct: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExerciseProgress:
-    """Attempts so far, whether one of them passed, how the last one ended (None: it did not), hints taken."""
+    """Attempts so far, whether one of them passed, and how the last one ended (None: it did not)."""
 
     attempts: int = 0
     passed: bool = False
     last_status: str | None = None
-    hints: int = 0
 
     @property
     def state(self) -> str:
@@ -103,40 +87,25 @@ class Progress:
         return attempt
 
     def finish_attempt(self, attempt: Attempt, status: str, findings: Any) -> None:
-        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays.
-
-        The findings of a pass are what it takes, by name: `best` reads `sent_bytes` and `calls`.
-        """
+        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays."""
         verdict = {"attempt": attempt.id, "status": status, "findings": json.dumps(findings)}
         # Store the attempt again, in case the file was put aside since it began.
         self._add(attempts=vars(attempt), verdicts=verdict)
 
     def last_attempt(self, exercise: str | None = None) -> Attempt | None:
         """Return the latest attempt at an exercise, or at any, with how it ended; None before the first."""
-        query = """SELECT id, exercise, source, started_ns, status, findings, imported.attempt NOT NULL AS imported
-            FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
+        query = """SELECT id, exercise, source, started_ns, status, findings
+            FROM attempts LEFT JOIN verdicts ON attempt = id
             WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
         return Attempt(**rows[0]) if rows else None
-
-    def best(self, exercise: str) -> tuple[int, int] | None:
-        """Return the bytes sent and the calls of the pass that sent least, then called least; None without one."""
-        query = "SELECT findings FROM attempts JOIN verdicts ON attempt = id WHERE exercise = ? AND status = 'passed'"
-        found = [row["findings"] for row in self._rows(query, exercise)]
-        costs = (one for one in found if isinstance(one, dict) and {"sent_bytes", "calls"} <= one.keys())
-        return min(((one["sent_bytes"], one["calls"]) for one in costs), default=None)
 
     def hint_taken(self, exercise: str, level: int) -> None:
         """Store that a hint was taken; the first has level 1."""
         self._add(hints={"exercise": exercise, "level": level})
 
-    def step_taken(self, exercise: str) -> None:
-        """Store that the next step of a verdict was taken: a hint with a level below 0."""
-        lowest = self._rows("SELECT min(0, coalesce(min(level), 0)) AS level FROM hints WHERE exercise = ?", exercise)
-        self.hint_taken(exercise, lowest[0]["level"] - 1)
-
     def hints(self, exercise: str) -> list[int]:
-        """Return the levels of the hints taken, lowest first. The next steps of verdicts are not among them."""
+        """Return the levels of the hints taken, lowest first. Next steps, which were once stored too, are below 0."""
         rows = self._rows("SELECT level FROM hints WHERE exercise = ? AND level >= 0 ORDER BY level", exercise)
         return [row["level"] for row in rows]
 
@@ -159,26 +128,21 @@ class Progress:
             first.setdefault(answer.question, answer.correct)
         return first
 
-    def predict(self, name: str, value: Any) -> Prediction:
+    def predict(self, name: str, value: Any) -> Any:
         """Commit to a value that JSON can hold. The first value is locked: every later call returns it."""
         given = {"value": json.dumps(value), "committed_ns": time.time_ns()}
         row = {"id": uuid.uuid4().hex, "name": name, **given}
 
-        def work(db: sqlite3.Connection) -> Prediction:
+        def work(db: sqlite3.Connection) -> Any:
             locked = _prediction(db, name)
             if locked is None:
                 merge(db, {"predictions": [row]})
-            return locked or Prediction(name=name, value=value)
+            return value if locked is None else locked
 
         return self._store.use(work)
 
-    def score(self, name: str, measured: Any, correct: bool) -> None:
-        """Store what a run measured, and whether the prediction was right."""
-        found = {"value": json.dumps(measured), "correct": correct, "measured_ns": time.time_ns()}
-        self._add(measurements={"id": uuid.uuid4().hex, "name": name, **found})
-
-    def prediction(self, name: str) -> Prediction | None:
-        """Return the locked value, with the latest measurement; None before `predict`."""
+    def prediction(self, name: str) -> Any:
+        """Return the locked value; None before `predict`."""
         return self._store.use(lambda db: _prediction(db, name))
 
     def add_score(self, name: str, measures: Mapping[str, float]) -> None:
@@ -194,18 +158,6 @@ class Progress:
     def summary(self) -> Summary:
         """Return how far the learner is."""
         return self._store.use(_summary)
-
-    def export_json(self) -> str:
-        """Return everything that is stored, for `import_json` here or on another machine."""
-        return export.write(self._store)
-
-    def import_json(self, text: str) -> int:
-        """Add rows that are not here yet, change none, and return how many were new.
-
-        Raises:
-            CourseError: this version cannot read the text; nothing is added then.
-        """
-        return export.read(self._store, text)
 
     def _add(self, **rows: Mapping[str, Any]) -> None:
         """Add one row to each table named."""
@@ -233,13 +185,11 @@ def _read(row: sqlite3.Row) -> dict[str, Any]:
     return read | {name: DECODED[name](read[name]) for name in DECODED.keys() & read if read[name] is not None}
 
 
-def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
-    """Return the prediction committed first, with the latest measurement."""
-    query = """SELECT predictions.value AS value, measurements.value AS measured, correct
-        FROM predictions LEFT JOIN measurements USING (name) WHERE name = ?
-        ORDER BY committed_ns, predictions.rowid, measured_ns DESC, measurements.rowid DESC LIMIT 1"""
+def _prediction(db: sqlite3.Connection, name: str) -> Any:
+    """Return the value that was committed first."""
+    query = "SELECT value FROM predictions WHERE name = ? ORDER BY committed_ns, rowid LIMIT 1"
     found = db.execute(query, (name,)).fetchone()
-    return None if found is None else Prediction(name=name, **_read(found))
+    return None if found is None else json.loads(found["value"])
 
 
 def _summary(db: sqlite3.Connection) -> Summary:
@@ -250,8 +200,6 @@ def _summary(db: sqlite3.Connection) -> Summary:
         done = exercises.get(name, ExerciseProgress())
         passed = done.passed or status == "passed"
         exercises[name] = replace(done, attempts=done.attempts + 1, passed=passed, last_status=status)
-    for name, hints in db.execute("SELECT exercise, count(*) FROM hints GROUP BY exercise"):
-        exercises[name] = replace(exercises.get(name, ExerciseProgress()), hints=hints)
 
     right: dict[str, frozenset[str]] = {}
     query = "SELECT quiz, question, max(correct) FROM answers GROUP BY quiz, question"

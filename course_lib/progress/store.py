@@ -60,7 +60,7 @@ MIGRATIONS = (
             id TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL,
             scored_ns INTEGER NOT NULL CHECK (typeof(scored_ns) = 'integer'))""",
     ),
-    tuple(  # two exercises got new names; an export may still have the old ones: see `rename_exercises`
+    tuple(  # two exercises got new names
         f"UPDATE OR IGNORE {table} SET exercise = 'activations.{name}' WHERE exercise = 'precision.{name}'"
         for table in ("attempts", "hints")
         for name in ("activation_bytes", "recompute")
@@ -74,7 +74,7 @@ MIGRATIONS = (
 TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported", "scores")
 
 ADVICE = {
-    "damaged": "If you have an export, read it in with `course progress --import FILE`.",
+    "damaged": "If you have a copy of it, put that in its place.",
     "newer": "Update the course, then rename the file back.",
 }
 
@@ -192,12 +192,6 @@ def merge(db: sqlite3.Connection, tables: Tables) -> int:
         insert = f"INSERT INTO {name} VALUES ({places}) ON CONFLICT DO NOTHING"
         db.executemany(insert, [[row[column] for column in columns] for row in rows])
     return db.total_changes - before
-
-
-def rename_exercises(db: sqlite3.Connection) -> None:
-    """Give the rows of exercises that have a new name that name."""
-    for statement in itertools.chain.from_iterable(MIGRATIONS[3:5]):
-        db.execute(statement)
 
 
 def _connect(path: str | Path, busy_seconds: float) -> sqlite3.Connection:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from IPython.core.getipython import get_ipython
 
 from .. import exercises
 from ..errors import CourseError
-from ..exercises import Exercise, Verdict
-from ..exercises.registry import REMOVED
+from ..exercises import Exercise
 from ..progress import Attempt as StoredAttempt
 from ..progress import own_progress
 from .attempt import Attempt, Hint
@@ -51,7 +50,6 @@ class ExerciseCell:
 
     exercise("ranks.hello").hint()      # the next hint
     exercise("ranks.hello").next_step() # what to do about the findings of the last check
-    exercise("ranks.hello").verdict     # the verdict of the last check
     exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
     """
@@ -80,11 +78,6 @@ class ExerciseCell:
                 f'Run the cell that begins with @exercise("{self.exercise.name}").'
             )
         return self._attempt
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The verdict of the latest check."""
-        return self.attempt.verdict
 
     def hint(self) -> Hint:
         """Return the next hint."""
@@ -123,23 +116,15 @@ class ExerciseCell:
         name = self.exercise.name
         print(f'This cell is now your last attempt. If it is not, try print(exercise("{name}").stored.source)')
 
-    def answer(self, namespace: dict[str, Any], *, imported: bool = False) -> Any:
+    def answer(self, namespace: dict[str, Any]) -> Any:
         """Return the learner's function from an earlier lesson if it still passes, or the reference. Print which.
 
         Args:
             namespace: the names that its cell used from other cells: `globals()`.
-            imported: whether to run it even if `course progress --import` added it, so that somebody else may have
-                written it.
         """
         name, last = self.exercise.stub.__name__, own_progress().last_attempt(self.exercise.name)
         if last is None or last.status != "passed":
             reason = "none of yours has passed"
-        elif last.imported and not imported:
-            reason = (
-                "yours was imported, and does not run unasked. "
-                f'Read it: print(exercise("{self.exercise.name}").stored.source). '
-                "If it is what you wrote: .answer(globals(), imported=True)"
-            )
         else:
             try:
                 yours = self._made_by(last.source, namespace)
@@ -168,21 +153,10 @@ class ExerciseCell:
 def exercise(name: str) -> ExerciseCell:
     """Return the exercise of that name, to decorate a function with.
 
-    If version 2.0 had the exercise and no lesson has it any more, return a decorator that leaves the function as it
-    is, so that a copy of the lesson runs to its end.
-
     Raises:
         CourseError: there is none; the message lists similar names.
     """
-    return cast(ExerciseCell, _unchecked(name)) if name in REMOVED else _cell(exercises.get(name))
-
-
-def _unchecked(name: str) -> Callable[[F], F]:
-    def keep(solution: F) -> F:
-        print(f"The exercise {name!r} was removed from the course. Your function is defined, and not checked.")
-        return solution
-
-    return keep
+    return _cell(exercises.get(name))
 
 
 _cell = functools.cache(ExerciseCell)  # one for the names of version 2.0 and of today

@@ -13,7 +13,7 @@ from ..exercises import Finding, Row, Verdict
 from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
 from .card import Card
-from .style import alert, button, details, display_raw, display_saved, inline, markup, note, pre, scrolled, sheet, title
+from .style import alert, button, details, display_raw, display_saved, inline, markup, note, pre, sheet, title
 
 WORDS = {
     "passed": "Passed.",
@@ -95,7 +95,7 @@ class ExerciseWidget(VBox):
         self.progress.value = ""
         first = BEGIN if verdict.status == "unattempted" else verdict.headline
         attempt = self.attempt
-        lines = filter(None, [first, attempt.standing, attempt.consequence, attempt.progress.notice])
+        lines = filter(None, [first, attempt.consequence, attempt.progress.notice])
         result = alert(self._headline(verdict), "\n".join(lines), tone=TONES[verdict.status])
         self.status.value = result + earlier_html(attempt)
         self._show_findings(verdict)
@@ -184,11 +184,13 @@ def _line_html(line: str) -> str:
 
 
 def table_html(table: tuple[Row, ...]) -> str:
-    """Return expected and given results as HTML, a row for each rank."""
+    """Return expected and given results as HTML, a row for each rank, in a box that scrolls and takes the focus."""
     if not table:
         return ""
     names = ("rank", "expected", "yours", "compared")[table[0].rank is None :]
-    return scrolled(names, map(_row_html, table))
+    head, body = "".join(f'<th scope="col">{name}</th>' for name in names), "".join(map(_row_html, table))
+    shown = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="course-scroll" tabindex="0">{shown}</div>'
 
 
 def _row_html(row: Row) -> str:

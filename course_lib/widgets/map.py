@@ -56,5 +56,4 @@ def course_map() -> ShownMap:
 
 
 def _line(item: Item) -> str:
-    so_far = ", ".join(filter(None, [item.state, item.detail]))
-    return f'<li><span aria-hidden="true">{item.shape}</span> {escape(item.title)}: {escape(so_far)}</li>'
+    return f'<li><span aria-hidden="true">{item.shape}</span> {escape(item.title)}: {escape(item.state)}</li>'

@@ -58,17 +58,13 @@ class PredictionWidget(VBox):
     ) -> None:
         self.name, self.prompt, self.unit, self.tolerance = name, question, unit, tolerance
         self.choices, self._progress = tuple(choices), progress
-        stored = progress.prediction(name)
-        self.given: str | None = stored.value if stored else None
+        self.given: str | None = progress.prediction(name)
         self.outcome: Outcome | None = None
         self.question, self.message = HTML(), HTML()
         card = Card([self.question, self.message], {"commit": lambda fields: self._typed(fields.get("answer", ""))})
         super().__init__([sheet(), card])
         self.add_class("course-widget")
-        if stored and stored.measured is not None and not self._outdated:
-            self.outcome = self._outcome(Fraction(stored.measured))
-            self.message.value = self.outcome.box(note)
-        elif stored:
+        if self.given is not None:
             self.message.value = note("Locked.", self.standing)
         self._ask()
 
@@ -90,7 +86,7 @@ class PredictionWidget(VBox):
             read(str(given), self.unit)
         elif given not in self.choices:
             raise Unreadable(f"Choose one of: {'; '.join(self.choices)}.")
-        self.given = str(self._progress.predict(self.name, str(given)).value)
+        self.given = str(self._progress.predict(self.name, str(given)))
         self.message.value = alert("Locked.", "\n".join(filter(None, [self.standing, self._progress.notice])))
         self._ask()
 
@@ -102,10 +98,7 @@ class PredictionWidget(VBox):
         Raises:
             CourseError: `measured` is not one number, or none of the choices.
         """
-        value = self._number_of(measured)
-        self.outcome = outcome = self._outcome(value)
-        if outcome.correct is not None:
-            self._progress.score(self.name, str(value), outcome.correct)
+        self.outcome = outcome = self._of_a_choice(measured) if self.choices else self._of_a_number(measured)
         self.message.value = outcome.box(alert)
         self._ask()
         display(outcome)
@@ -154,22 +147,6 @@ class PredictionWidget(VBox):
         question = f'<div id="{about}">{markup(self.prompt)}</div>'
         self.question.value = title("Predict", "before you run the next cell") + question + ask
 
-    def _number_of(self, measured: SupportsFloat | str) -> Fraction:
-        """Return what is stored: the number, or the position of the right choice."""
-        if self.choices:
-            if measured not in self.choices:
-                raise CourseError(
-                    f"{self.name}: {measured!r} is none of its choices. Give reveal() one of {list(self.choices)}."
-                )
-            return Fraction(self.choices.index(str(measured)))
-        try:
-            return Fraction(measured if isinstance(measured, int | Fraction) else float(measured))
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise CourseError(
-                f"{self.name}: a prediction is scored against one number, and this is {type(measured).__name__} "
-                f"({error}). Give reveal() one number, such as run.memory[0].peak_bytes."
-            ) from None
-
     @property
     def _outdated(self) -> bool:
         """Whether an earlier version of the course had the choice that was predicted, and this one has not."""
@@ -182,19 +159,30 @@ class PredictionWidget(VBox):
         except Unreadable:  # the question's unit has changed since, or the prediction was imported
             return self.given or ""
 
-    def _outcome(self, measured: Fraction) -> Outcome:
-        """Return the outcome; `measured` is what `_number_of` returned, now or in an earlier kernel."""
-        if self.choices:
-            right = self.choices[int(measured) % len(self.choices)]  # the choices may have changed since
-            correct, found, why = self.given == right, f"“{right}”.", ""
-        else:
-            problem = Numeric(
-                prompt=self.prompt, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
+    def _of_a_choice(self, right: SupportsFloat | str) -> Outcome:
+        if right not in self.choices:
+            raise CourseError(
+                f"{self.name}: {right!r} is none of its choices. Give reveal() one of {list(self.choices)}."
             )
-            feedback = problem.answer(self.given or "")
-            correct, found = feedback.correct, f"{write(measured, self.unit, rounded=self.tolerance > 0)}."
-            said = feedback.message.partition("\n")[0].strip()
-            why = "" if correct else f" {said}"
+        return self._outcome(f"“{right}”.", self.given == right)
+
+    def _of_a_number(self, measured: SupportsFloat | str) -> Outcome:
+        try:
+            value = Fraction(measured if isinstance(measured, int | Fraction) else float(measured))
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise CourseError(
+                f"{self.name}: a prediction is scored against one number, and this is {type(measured).__name__} "
+                f"({error}). Give reveal() one number, such as run.memory[0].peak_bytes."
+            ) from None
+        problem = Numeric(
+            prompt=self.prompt, expected=value, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
+        )
+        feedback = problem.answer(self.given or "")
+        said = feedback.message.partition("\n")[0].strip()
+        why = "" if feedback.correct else f" {said}"
+        return self._outcome(f"{write(value, self.unit, rounded=self.tolerance > 0)}.", feedback.correct, why)
+
+    def _outcome(self, found: str, correct: bool, why: str = "") -> Outcome:
         if self.given is None or self._outdated:
             return Outcome(text=f"{found} {self.standing}".strip())
         score = "Right." if correct else "Off."

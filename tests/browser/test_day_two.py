@@ -5,9 +5,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch.distributed as dist
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.plots import plot_shards
+from course_lib import World
+from course_lib.plots import move_zero, plot_shards
 from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_for, wait_until_idle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -94,13 +96,16 @@ def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(less
     expect(cell(lesson, 4).get_by_role("button", name="Check").first).to_be_visible(timeout=READY_MS)
 
 
-def test_where_a_notebook_is_not_trusted_a_figure_is_whole_and_no_widget_is_missed(
+def test_where_a_notebook_is_not_trusted_figures_are_whole_and_nothing_is_missed(
     shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
 ) -> None:
     page = shared_page
     picture = plot_shards([("weight", 10, [(0, 0, 5), (1, 5, 10)])])
     widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "gone"}, "text/plain": ""}
-    outputs = [nbformat.v4.new_output("display_data", data) for data in (picture._repr_mimebundle_(), widget)]
+    figure, replay = move_zero(stage=3), World(2).run(dist.barrier).replay()
+    film = {"text/html": replay._repr_html_(), "text/plain": repr(replay)}
+    shown = [picture._repr_mimebundle_(), widget, figure._repr_mimebundle_(), film]
+    outputs = [nbformat.v4.new_output("display_data", data) for data in shown]
     write(notebooks / NAME, [nbformat.v4.new_code_cell("run.plot_shards()", outputs=outputs)])
     open_notebook(page, jupyterlab, NAME)
 
@@ -108,5 +113,9 @@ def test_where_a_notebook_is_not_trusted_a_figure_is_whole_and_no_widget_is_miss
     expect(image).to_be_visible(timeout=READY_MS)
     assert image.evaluate("async image => { await image.decode(); return image.naturalWidth; }") > 100
     assert cell(page, 0).locator("figure").inner_text().split("\n")[0] == picture.caption
-    assert "jp-mod-trusted" not in cell(page, 0).locator(".jp-RenderedHTML").get_attribute("class")
+    expect(page.get_by_role("img", name=figure.still.caption)).to_be_visible()
+    expect(page.get_by_text("run this cell, or trust the notebook")).to_be_visible()
+    page.get_by_text("The replay as text").click()
+    expect(page.get_by_text("Both ranks: barrier #1")).to_be_visible()
+    assert "jp-mod-trusted" not in cell(page, 0).locator(".jp-RenderedHTML").first.get_attribute("class")
     expect(cell(page, 0).get_by_text("widget")).to_have_count(0)

@@ -6,12 +6,22 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_for, wait_until_idle
+from tests.browser.jupyterlab import (
+    NOTEBOOK,
+    READY_MS,
+    JupyterLab,
+    draw_all_cells,
+    open_notebook,
+    run_all,
+    wait_for,
+    wait_until_idle,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 NAME = "found-again.ipynb"
 STUB = '@exercise("ranks.hello")\ndef hello() -> str:\n    raise NotImplementedError'
+SLOW = '@exercise("ranks.hello")\ndef hello():\n    import time\n\n    time.sleep(9)'
 WRONG = '@exercise("ranks.hello")\ndef hello() -> str:\n    return f"rank {dist.get_rank()} of 4 says hello"'
 CELLS = [
     "import torch.distributed as dist\nfrom course_lib import course_map, exercise, predict, quiz",
@@ -22,6 +32,7 @@ CELLS = [
     "course_map()",
 ]
 PREDICT, REVEAL, EXERCISE, QUIZ, MAP = range(1, 6)
+SET_SOURCES = f"texts => texts.forEach((text, n) => {NOTEBOOK}.content.model.sharedModel.cells[n].setSource(text))"
 RUN_CELL = f"""async ([number, text, wait]) => {{
     const notebook = {NOTEBOOK}.content;
     notebook.model.sharedModel.cells[number].setSource(text);
@@ -44,15 +55,23 @@ REMOVE_AND_INSERT = """async widget => {
 FIELDS = {PREDICT: "Your prediction", QUIZ: "Your answer"}
 
 
-@pytest.fixture
-def lesson(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
-    """A short lesson, open, with every cell run as it came."""
+@pytest.fixture(scope="module")
+def opened(shared_page: Page, server: JupyterLab, notebooks: Path) -> Page:
+    """A short lesson, open, with all its cells on the page."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, notebooks / NAME)
-    open_notebook(shared_page, jupyterlab, NAME)
-    run_all(shared_page)
+    open_notebook(shared_page, server, NAME)
+    draw_all_cells(shared_page)
     return shared_page
+
+
+@pytest.fixture
+def lesson(opened: Page, jupyterlab: JupyterLab) -> Page:
+    """The lesson with every cell run as it came. The tests share its kernel, and have a record of their own."""
+    opened.evaluate(SET_SOURCES, CELLS)
+    run_all(opened)
+    return opened
 
 
 def cell(page: Page, number: int) -> Locator:
@@ -124,7 +143,7 @@ def test_all_that_was_done_is_found_again(lesson: Page) -> None:
     seen(lesson, EXERCISE, "Hint 1 of")
     expect(cell(lesson, QUIZ).get_by_label("Your answer")).to_have_value("7")
     seen(lesson, QUIZ, "That is the rank's number")
-    expect(cell(lesson, MAP).locator("li", has_text="Say hello by rank")).to_contain_text("1 attempt, 1 hint")
+    expect(cell(lesson, MAP).locator("li", has_text="Say hello by rank")).to_contain_text("Say hello by rank: failed")
 
     cell(lesson, EXERCISE).get_by_role("button", name="Insert my last attempt below").click()
     wait_for(lesson, f"{NOTEBOOK}.content.model.sharedModel.cells.length === {len(CELLS) + 1}")
@@ -138,25 +157,22 @@ def test_the_last_attempt_replaces_the_cell_that_asks_for_it(lesson: Page) -> No
     assert source(lesson, QUIZ) == WRONG
 
 
-def test_an_answer_is_marked_while_a_cell_runs(lesson: Page) -> None:
-    run(lesson, PREDICT, CELLS[PREDICT])
-    keep_busy(lesson, REVEAL, seconds=3600)
-    for field, answer, key in ((PREDICT, "41", "Enter"), (QUIZ, "70", "Tab")):
-        cell(lesson, field).get_by_label(FIELDS[field]).focus()
-        lesson.keyboard.press("Control+A")
-        lesson.keyboard.type(answer)
-        lesson.keyboard.press(key)
-    lesson.keyboard.press("Enter")  # on the button
-    seen(lesson, PREDICT, "You predicted 41.")
-    seen(lesson, QUIZ, "Right.")
-    lesson.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+def test_the_stop_button_of_a_check_ends_it(lesson: Page) -> None:
+    lesson.evaluate(SET_SOURCES, [*CELLS[:EXERCISE], SLOW, "print('the next cell ran')"])
+    lesson.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    seen(lesson, EXERCISE, "Checked 0 of 6 cases")
+    cell(lesson, EXERCISE).get_by_role("button", name="Stop").click()
+
+    # Without the click the check would tell of the time limit, or that nothing was returned.
+    seen(lesson, EXERCISE, "the check was stopped after 0 of 6 cases")
+    seen(lesson, QUIZ, "the next cell ran")
     wait_until_idle(lesson)
 
 
 def test_a_click_right_after_typing_marks_what_was_typed(lesson: Page) -> None:
     """Also after Try again, and also where the kernel has not answered the click before."""
     card = cell(lesson, QUIZ).locator(".course-card").first
-    for answer in range(1000, 1020):
+    for answer in range(1000, 1006):
         for given in (answer - 500, answer):
             card.get_by_label("Your answer").evaluate(TYPE_AND_CLICK, str(given))
         expect(card.get_by_text(f"read as {answer:,}.")).to_be_visible(timeout=READY_MS)
@@ -210,3 +226,19 @@ def test_a_quiz_is_taken_by_keyboard_alone_and_a_group_of_options_is_named_by_it
     keys.press("Tab")
     keys.press("Enter")
     expect(quiz.get_by_role("alert").get_by_text("This happens at once").first).to_be_visible(timeout=READY_MS)
+
+
+def test_an_answer_is_marked_while_a_cell_runs(lesson: Page) -> None:
+    """The last test: a kernel that was interrupted drops cells that are run at once."""
+    run(lesson, PREDICT, CELLS[PREDICT])
+    keep_busy(lesson, REVEAL, seconds=3600)
+    for field, answer, key in ((PREDICT, "41", "Enter"), (QUIZ, "70", "Tab")):
+        cell(lesson, field).get_by_label(FIELDS[field]).focus()
+        lesson.keyboard.press("Control+A")
+        lesson.keyboard.type(answer)
+        lesson.keyboard.press(key)
+    lesson.keyboard.press("Enter")  # on the button
+    seen(lesson, PREDICT, "You predicted 41.")
+    seen(lesson, QUIZ, "Right.")
+    lesson.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+    wait_until_idle(lesson)

@@ -1,4 +1,4 @@
-"""Figures that a reader moves, in a browser: by mouse and by keyboard, on a phone, in both themes and in JupyterLab."""
+"""Figures that a reader moves, in a browser: by mouse and by keyboard, on a phone, and in both themes."""
 
 from pathlib import Path
 
@@ -10,9 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from course_lib.parallel import one_forward_one_backward
 from course_lib.plots import move_cuts, move_schedules, move_sequence, move_units, move_zero
 from course_lib.plots.moving import Moving
-from tests.browser.jupyterlab import READY_MS, JupyterLab, choose_theme, errors, open_notebook, run_all, wait_until_idle
 from tests.browser.test_learning import axe_finds
-from tests.browser.test_replay import saved
 from tests.browser.test_report import PAPER, WIDTHS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -155,34 +153,6 @@ def test_without_scripts_the_still_is_there(browser: Browser, tmp_path: Path) ->
     context.close()
 
 
-def test_it_moves_in_jupyterlab_in_both_themes(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
-    page = shared_page
-    saved(notebooks, "scratch.ipynb", new_code_cell(CELL))
-    open_notebook(page, jupyterlab, "scratch.ipynb")
-    run_all(page)
-    assert errors(page) == []
-    frame = page.frame_locator("iframe")
-    frame.get_by_label("0", exact=True).press("ArrowLeft")  # from the first to the last
-    expect(frame.locator("#caption")).to_contain_text("Stage 3")
-    frame.get_by_label("3", exact=True).press("m")  # in a cell's output, JupyterLab would make the cell Markdown
-    expect(page.locator(".jp-MarkdownCell")).to_have_count(0)
-    for theme in ("Dark", "Light"):
-        choose_theme(page, theme)
-        expect(frame.locator("html")).to_have_css("background-color", PAPER[theme.lower()])
-    height = page.locator("iframe").evaluate("frame => [frame.offsetHeight, frame.contentDocument.body.scrollHeight]")
-    assert abs(height[0] - height[1]) <= 2
-
-
-def test_it_moves_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:
-    saved(notebooks, "scratch.ipynb", new_code_cell(CELL))
-    page.goto(f"{server.url}/notebooks/scratch.ipynb?token={server.token}")
-    wait_until_idle(page)
-    run_all(page)
-    frame = page.frame_locator("iframe")
-    frame.get_by_text("3", exact=True).click()
-    expect(number(frame)).to_have_text("1.9 GB")
-
-
 def test_it_moves_in_a_page_of_nbconvert(page: Page, tmp_path: Path) -> None:
     output = new_output("display_data", data=move_zero()._repr_mimebundle_())
     exported, _ = HTMLExporter().from_notebook_node(new_notebook(cells=[new_code_cell(CELL, outputs=[output])]))
@@ -193,16 +163,3 @@ def test_it_moves_in_a_page_of_nbconvert(page: Page, tmp_path: Path) -> None:
     frame.get_by_text("3", exact=True).click()
     expect(number(frame)).to_have_text("1.9 GB")
     expect(page.locator(".course-untrusted")).to_be_hidden()
-
-
-def test_a_notebook_that_is_not_trusted_shows_the_still(
-    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
-) -> None:
-    page, figure = shared_page, move_zero(stage=3)
-    output = new_output("display_data", data=figure._repr_mimebundle_())
-    saved(notebooks, "copied.ipynb", new_code_cell(CELL, outputs=[output]))
-    open_notebook(page, jupyterlab, "copied.ipynb")
-
-    expect(page.get_by_role("img", name=figure.still.caption)).to_be_visible(timeout=READY_MS)
-    page.get_by_text("The figure as text").click()
-    expect(page.get_by_text("ZeRO stage: 0, GPUs: 64. Stage 0 (data parallel)")).to_be_visible()

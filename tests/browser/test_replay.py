@@ -1,4 +1,4 @@
-"""The replay of a run in a browser: as a file, in JupyterLab, in Notebook 7, and in a notebook that is not trusted."""
+"""The replay of a run in a browser: as a file, and in Notebook 7. See test_report.py for JupyterLab."""
 
 from pathlib import Path
 
@@ -6,16 +6,13 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import FrameLocator, Page, expect
 
 from course_lib import World
 from tests.browser.jupyterlab import (
-    READY_MS,
     JupyterLab,
     choose_theme,
-    errors,
-    open_notebook,
     run_all,
     wait_until_idle,
 )
@@ -33,6 +30,7 @@ def step():
 
 World(2, replay=True).run(step).replay()
 """
+FIGURE = "from course_lib.plots import move_zero\n\nmove_zero()"
 FAILURE = """
 def diverges():
     dist.barrier()
@@ -124,52 +122,19 @@ def test_values_travel_around_the_ring_and_keep_their_tint(page: Page, tmp_path:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_replay_plays_in_jupyterlab_in_both_themes(
-    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
-) -> None:
-    page = shared_page
-    saved(notebooks, "scratch.ipynb", new_code_cell(RUN), new_code_cell(FAILURE))
-    open_notebook(page, jupyterlab, "scratch.ipynb")
-    run_all(page)
-    assert errors(page) == []
-
-    good, bad = (page.frame_locator("iframe").nth(index) for index in (0, 1))
-    press(good, "ArrowRight")
-    expect(good.locator("#caption")).to_have_text("Both ranks: barrier #1")
-    press(good, "m")  # in a cell's output, JupyterLab would make the cell Markdown
-    expect(page.locator(".jp-MarkdownCell")).to_have_count(0)
-    expect(bad.locator("#failure")).to_contain_text("The ranks call different collectives")
-    expect(bad.locator("#code li", has_text="dist.broadcast").locator(".here")).to_have_text("1")
-    for theme in ("Dark", "Light"):
-        choose_theme(page, theme)
-        expect(good.locator("html")).to_have_attribute("data-theme", theme.lower())
-
-
-def test_the_replay_plays_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:
-    saved(notebooks, "scratch.ipynb", new_code_cell(RUN))
+def test_replays_and_figures_play_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:
+    saved(notebooks, "scratch.ipynb", new_code_cell(RUN), new_code_cell(FIGURE))
     page.goto(f"{server.url}/notebooks/scratch.ipynb?token={server.token}")
     wait_until_idle(page)
     run_all(page)
-    frame = page.frame_locator("iframe")
-    press(frame, "ArrowRight")
-    expect(frame.locator("#caption")).to_have_text("Both ranks: barrier #1")
+    replay, figure = (page.frame_locator("iframe").nth(index) for index in range(2))
+    press(replay, "ArrowRight")
+    expect(replay.locator("#caption")).to_have_text("Both ranks: barrier #1")
+    figure.get_by_text("3", exact=True).click()
+    expect(figure.locator("#figure text[font-size='46']")).to_have_text("1.9 GB")
     choose_theme(page, "Dark")
-    expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(replay.locator("html")).to_have_attribute("data-theme", "dark")
 
 
 def press(frame: FrameLocator, key: str) -> None:
     frame.locator("#code").press(key)
-
-
-def test_a_notebook_that_is_not_trusted_says_how_to_get_the_film(
-    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
-) -> None:
-    page = shared_page
-    replay = World(2).run(ranks_differ).replay()
-    forms = {"text/html": replay._repr_html_(), "text/plain": repr(replay)}
-    saved(notebooks, "copied.ipynb", new_code_cell("run.replay()", outputs=[new_output("display_data", data=forms)]))
-    open_notebook(page, jupyterlab, "copied.ipynb")
-
-    expect(page.get_by_text("run this cell, or trust the notebook")).to_be_visible(timeout=READY_MS)
-    page.get_by_text("The replay as text").click()
-    expect(page.get_by_text("step 2: 4 B from rank 0 → 1")).to_be_visible()

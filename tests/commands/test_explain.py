@@ -35,8 +35,6 @@ def test_the_next_step_is_a_hint_for_those_who_ask(progress) -> None:
     attempted(progress, "ranks.hello", "counts-from-one")
 
     assert "Next: " in explain(None, progress, next_step=True)
-    assert progress.summary().exercises["ranks.hello"].hints == 1
-    assert progress.hints("ranks.hello") == []  # none of the exercise's own
 
 
 def test_the_last_exercise_unless_one_is_named(progress) -> None:

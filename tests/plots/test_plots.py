@@ -140,7 +140,7 @@ PICTURES = {
 }
 
 
-@pytest.fixture(params=PICTURES)
+@pytest.fixture(params=PICTURES, scope="module")
 def picture(request):
     return PICTURES[request.param]()
 

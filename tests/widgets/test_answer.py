@@ -62,21 +62,3 @@ def test_what_passed_under_another_name_is_used(store: Store, capsys: pytest.Cap
     store(YOURS.replace("def smallest_world", "def mine"), "passed")
     assert exercise(EXERCISE.name).answer(NAMESPACE).__name__ == "mine"
     assert capsys.readouterr().out == "smallest_world: yours\n"
-
-
-def test_what_was_imported_runs_only_if_asked_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other, progress = Progress(tmp_path / "other.sqlite3"), Progress(tmp_path / "mine.sqlite3")
-    source = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n{YOURS}"
-    other.finish_attempt(other.begin_attempt(EXERCISE.name, source), "passed", [])
-    progress.import_json(other.export_json())
-    monkeypatch.setattr(cells, "own_progress", lambda: progress)
-
-    assert exercise(EXERCISE.name).answer(NAMESPACE) is EXERCISE.reference
-    assert not (tmp_path / "ran").exists()
-    told = capsys.readouterr().out
-    assert told.startswith("smallest_world: the course's own; yours was imported, and does not run unasked. ")
-
-    assert exercise(EXERCISE.name).answer(NAMESPACE, imported=True)(7, 3, 56) == 2
-    assert (tmp_path / "ran").exists()

@@ -2,13 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
 from ipywidgets import Widget
-from nbformat import NotebookNode
 
 from course_lib.progress import Progress
 from course_lib.quizzes import Choice, Numeric, Option, Question, Quiz
@@ -224,18 +221,3 @@ def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
     assert "✓ Right." in text(widget.cards[0].feedback)
     assert "Progress cannot be stored in" in widget.score.value
     assert "Progress cannot be stored in" in repr(widget)
-
-
-@pytest.mark.slow
-def test_a_saved_notebook_shows_the_questions_and_no_answer(executed: Callable[..., NotebookNode]) -> None:
-    imports = "from course_lib.progress import Progress\nfrom course_lib.widgets.quiz_widget import QuizWidget\n"
-    notebook = executed(f"{imports}from tests.quizzes.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())")
-    still, alive = (output.data for output in notebook.cells[0].outputs)
-    assert still["text/plain"] == repr(QUIZ)
-    title, state = "<strong>Quiz: Ranks &amp; shards</strong>", '<span class="course-state">4 questions</span>'
-    assert still["text/html"].startswith(f'<div class="course-saved"><p>{title} {state}</p><p>To go on, run')
-    assert "application/vnd.jupyter.widget-view+json" in alive
-    assert alive["text/plain"] == ""
-    saved = nbformat.writes(notebook)
-    assert "a) Its own tensor, as before" in saved
-    assert [secret for secret in secrets() if json.dumps(secret)[1:-1] in saved] == []
