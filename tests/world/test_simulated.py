@@ -29,8 +29,22 @@ from tests.world import programs
 from tests.world.programs import failure, lines, slow_package, total
 
 
-def test_there_can_be_64_ranks() -> None:
-    assert list(World(64).run(total)) == [64.0] * 64
+def test_64_ranks_run_where_1024_files_are_allowed_at_first() -> None:
+    """Connections count as open files. gloo would end this process if it may not have so many."""
+
+    def two_groups() -> list[int]:
+        return [dist.get_world_size(dist.new_group(list(ranks))) for ranks in (range(32), range(32, 64))]
+
+    resource = pytest.importorskip("resource", reason="only POSIX limits open files")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 8000:
+        pytest.skip("this machine allows no 8,000 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        assert World(64).run(two_groups)[40] == [-1, 32]
+        assert list(World(64).run(total)) == [64.0] * 64
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_ranks_share_the_cores_and_give_them_back() -> None:

@@ -23,11 +23,11 @@ def test_on_simulated_ranks(name, tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_unmeasured(local_world, name, tmp_path) -> None:
-    run(local_world(N, measure=False), name, tmp_path)
+def test_unmeasured(name, tmp_path) -> None:
+    run(World(N, backend="simulated", measure=False), name, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_on_processes(process_world, name, tmp_path) -> None:
-    run(process_world(N), name, tmp_path)
+def test_on_processes(name, tmp_path) -> None:
+    run(World(N, backend="processes"), name, tmp_path)
