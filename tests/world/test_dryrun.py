@@ -191,7 +191,7 @@ def summed() -> int:
         (masked, "x[x > 0]", "shape of its result"),
         (copied, "pickle.dumps", "sending a tensor"),
         (compared, "assert_close", "item()"),
-        (gathered_objects, "all_gather_object", "all_gather_object: Python objects"),
+        (gathered_objects, "all_gather_object", "a collective of objects"),
         (summed, "int(count)", "int()"),
     ],
 )

@@ -7,17 +7,15 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 
 import io
 import pickle
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
-from ...meter import current, outward, tensors_in, watched_again
+from ...meter import current, tensors_in, watched_again
 from ..pickling import FunctionCall
 from ..torch_hooks.dispatch import collective_kernel
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
@@ -33,7 +31,7 @@ def no_numbers(asked: str) -> NoNumbers:
 
 
 _ASKED = {
-    "_local_scalar_dense": "item(), float(), int(), tolist(), or an `if` or `while` on a tensor",
+    "_local_scalar_dense": "item(), float(), int(), tolist(), an `if` on a tensor, or a collective of objects",
     "equal": "whether two tensors are equal",
     "allclose": "whether two tensors are close",
 }
@@ -65,7 +63,7 @@ class WithoutNumbers(FakeTensorMode):
             result: Any = super().__torch_dispatch__(func, types, args, kwargs)
         except VALUE_ASKED as error:
             asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
-            raise no_numbers(_object_collective() or asked) from error
+            raise no_numbers(asked) from error
         if name == "lift_fresh" and (watcher := current()) is not None:  # the last operator of torch.tensor(...)
             watcher.made(result, name, args)
         if name in _COUNTING and result.constant is None and _is_small_integer(result):
@@ -90,15 +88,6 @@ class WithoutNumbers(FakeTensorMode):
         for tensor in tensors:
             if isinstance(tensor, FakeTensor) and tensor.constant is not None:
                 self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
-
-
-def _object_collective() -> str:
-    """Return a description of the collective of Python objects that is on the stack; empty if there is none."""
-    for frame in outward(sys._getframe(1)):
-        name = frame.f_code.co_name
-        if frame.f_code.co_filename == c10d.__file__ and "_object" in name and name in c10d.__all__:
-            return f"{name}: Python objects travel as tensors, and are read from the bytes that arrive"
-    return ""
 
 
 def _counts(args: Any, kwargs: dict[str, Any]) -> bool:
