@@ -42,29 +42,23 @@ MAKERS_OF_OPERATORS = (type(torch.ops), type(torch.ops.aten), OpOverloadPacket)
 VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions of fake tensors when an operation depends on their values."""
 
-_NEEDED = {
-    "torch._C": (
-        torch._C,
-        [
-            "_dispatch_tls_set_dispatch_key_included",
-            "_dispatch_keyset_full_after",
-            "_current_graph_task_id",
-            "_ensureCUDADeviceGuardSet",
-            "_clear_DTensor_sharding_propagator_cache",
-        ],
-    ),
-    "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
-    "torch.autograd.profiler": (torch.autograd.profiler, ["_prepare_profiler"]),
-    "torch._C._distributed_c10d": (native, ["_set_thread_isolation_mode", "_create_work_from_future"]),
-    "torch.distributed.distributed_c10d": (
-        c10d,
-        ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
-    ),
-    "torch.random": (torch.random, ["default_generator"]),
+_NEEDED: dict[Any, list[str]] = {
+    torch._C: [
+        "_dispatch_tls_set_dispatch_key_included",
+        "_dispatch_keyset_full_after",
+        "_current_graph_task_id",
+        "_ensureCUDADeviceGuardSet",
+        "_clear_DTensor_sharding_propagator_cache",
+    ],
+    torch.autograd.Variable: ["_execution_engine"],
+    torch.autograd.profiler: ["_prepare_profiler"],
+    native: ["_set_thread_isolation_mode", "_create_work_from_future"],
+    c10d: ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
+    torch.random: ["default_generator"],
 }
-
-
-_missing = [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
+_missing = [
+    f"{owner.__name__}.{name}" for owner, names in _NEEDED.items() for name in names if not hasattr(owner, name)
+]
 if _missing:
     raise CourseError(
         f"torch {torch.__version__} lacks {', '.join(_missing)}, which simulated worlds are built on. "
