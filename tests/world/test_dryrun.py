@@ -1,11 +1,9 @@
 """A dry run: one rank out of many, with tensors that have a size and no memory."""
 
 import copy
-import importlib
 import pickle
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +22,6 @@ from course_lib.errors import CourseError
 from course_lib.meter import Communication, MemoryReport
 from course_lib.world import RankError
 from tests.world.functional import all_gather, reduce_scatter
-from tests.world.programs import slow_package
 
 RANKS = 4
 
@@ -281,19 +278,6 @@ def test_the_timeout_ends_it_and_the_next_run_is_right() -> None:
     assert caught.value.kind == "timeout"
     assert list(World(2).run(lambda: torch.ones(2).sum().item())) == [2.0, 2.0]
     assert torch.ones(2).sum().item() == 2.0
-
-
-def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_package(tmp_path / "slow_in_a_dry_run", seconds=0.5)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def program() -> int:
-        return importlib.import_module("slow_in_a_dry_run").part.VALUE
-
-    with pytest.raises(RankError) as caught:
-        dry(program, timeout=0.2)
-    assert caught.value.kind == "timeout" and "could not be interrupted" not in str(caught.value)
-    assert dry(program)[63] == 3
 
 
 @pytest.mark.parametrize("rank", [64, -1, 1.5])

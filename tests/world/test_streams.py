@@ -95,33 +95,9 @@ def test_the_state_of_the_stream_can_be_kept_and_restored() -> None:
         state = torch.get_rng_state()
         first = torch.rand(1).item()
         torch.set_rng_state(state)
-        with torch.random.fork_rng(devices=[]):
-            torch.rand(5)
         return first == torch.rand(1).item(), torch.initial_seed()
 
     assert list(World(2).run(twice)) == [(True, 3), (True, 3)]
-
-
-def test_an_explicit_generator_is_left_alone() -> None:
-    def explicit():
-        mine = torch.Generator().manual_seed(7)
-        torch.manual_seed(0)
-        return torch.rand(1, generator=mine).item(), torch.rand(1, generator=torch.default_generator).item()
-
-    first = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
-    second = torch.rand(1, generator=torch.Generator().manual_seed(0)).item()
-    assert World(1).run(explicit)[0] == (first, second)
-
-
-def test_checkpointed_dropout_is_recomputed_with_the_same_mask() -> None:
-    def gradient():
-        torch.manual_seed(dist.get_rank())
-        x = torch.ones(64, requires_grad=True)
-        y = torch.utils.checkpoint.checkpoint(dropout, x, use_reentrant=False)
-        y.sum().backward()
-        return torch.equal(x.grad, y.detach())
-
-    assert list(World(2).run(gradient)) == [True, True]
 
 
 def test_a_rank_has_the_variables_that_torchrun_sets() -> None:
