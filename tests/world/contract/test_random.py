@@ -114,9 +114,9 @@ def in_a_mode(name):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_seeded_numbers_are_those_of_one_process(local_world, mode) -> None:
+def test_seeded_numbers_are_those_of_one_process(mode) -> None:
     alone = in_a_mode(mode)
-    assert list(local_world(2).run(in_a_mode, mode)) == [alone, alone]
+    assert list(World(2).run(in_a_mode, mode)) == [alone, alone]
 
 
 def test_seeded_numbers_in_a_strict_run_and_in_a_mode_that_draws(local_world) -> None:
@@ -126,12 +126,12 @@ def test_seeded_numbers_in_a_strict_run_and_in_a_mode_that_draws(local_world) ->
 
 
 @pytest.mark.slow
-def test_seeded_numbers_in_a_compiled_function(local_world) -> None:
+def test_seeded_numbers_in_a_compiled_function() -> None:
     def program():
         torch.manual_seed(3)
         return compiled().tolist()
 
-    assert list(local_world(2).run(program)) == [program()] * 2
+    assert list(World(2).run(program)) == [program()] * 2
 
 
 def test_a_dry_run_draws_in_a_mode() -> None:
@@ -144,7 +144,7 @@ def test_a_dry_run_draws_in_a_mode() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:DTensor random operators may not have complete support on cpu")
-def test_seeded_numbers_of_a_dtensor(local_world) -> None:
+def test_seeded_numbers_of_a_dtensor() -> None:
     def program():
         torch.manual_seed(3)
         ones = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2,)), [Shard(0)])
@@ -152,4 +152,4 @@ def test_seeded_numbers_of_a_dtensor(local_world) -> None:
 
     torch.manual_seed(3)
     alone = F.dropout(ones(2, 4)).tolist(), torch.rand(1).item()
-    assert list(local_world(2).run(program)) == [alone, alone]
+    assert list(World(2).run(program)) == [alone, alone]
