@@ -2,7 +2,7 @@
 obscure error, and for functions that need memory or would take too long on thousands of ranks."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -27,7 +27,7 @@ def replacements() -> Iterator[Replacement]:
 
     yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
     yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
-    yield _fsdp_param, "_chunk_with_empty", _chunked_for_one(_fsdp_param._chunk_with_empty)
+    yield _fsdp_param, "_chunk_with_empty", _chunked_at_once(_fsdp_param._chunk_with_empty)
     # In a fake mode, DTensor of torch 2.12 takes itself for traced, and then copies parts that need no padding.
     yield _collective_utils, "_are_we_tracing", lambda: False
     yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
@@ -51,26 +51,18 @@ def _with_numbers(of_ddp: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class _Chunks(Sequence[Tensor]):
-    """The parts of a tensor for `num_chunks` ranks, each made on access: FSDP2 uses only its own."""
+def _chunked_at_once(chunk: Callable[[Tensor, int, int], list[Tensor]]) -> Callable[[Tensor, int, int], list[Tensor]]:
+    """Return a `chunk` whose equal parts of a fake tensor are one tensor: there may be thousands, without values."""
 
-    def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
-        self._tensor, self._num_chunks, self._dim = tensor, num_chunks, dim
-        self._rows = -(-tensor.size(dim) // num_chunks)
-
-    def __getitem__(self, rank: Any) -> Any:
-        start = rank * self._rows
-        if start >= max(1, self._tensor.size(self._dim)):
-            return self._tensor.new_empty(0)
-        return self._tensor.narrow(self._dim, start, min(self._rows, self._tensor.size(self._dim) - start))
-
-    def __len__(self) -> int:
-        return self._num_chunks
-
-
-def _chunked_for_one(chunk: Callable[[Tensor, int, int], Any]) -> Callable[[Tensor, int, int], Any]:
-    def chunked(tensor: Tensor, num_chunks: int, dim: int) -> Any:
-        return _Chunks(tensor, num_chunks, dim) if isinstance(tensor, FakeTensor) else chunk(tensor, num_chunks, dim)
+    def chunked(tensor: Tensor, num_chunks: int, dim: int) -> list[Tensor]:
+        if not isinstance(tensor, FakeTensor):
+            return chunk(tensor, num_chunks, dim)
+        rows = max(1, -(-tensor.size(dim) // num_chunks))
+        full, rest = divmod(tensor.size(dim), rows)
+        parts = [tensor.narrow(dim, 0, rows)] * full if full else []
+        if rest or not full:
+            parts.append(tensor.narrow(dim, 0, rest))
+        return parts + [tensor.new_empty(0)] * (num_chunks - len(parts))
 
     return chunked
 
