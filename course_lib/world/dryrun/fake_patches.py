@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from ..torch_hooks import private
 from ..torch_hooks.patching import Replacement
 from ..torch_hooks.private import FakeTensor
-from .fake_tensors import WithoutNumbers, no_numbers
+from .fake_tensors import NoNumbers, WithoutNumbers
 
 SPACING = 2**40  # bytes between the addresses of storages: more than any storage has
 
@@ -132,6 +132,6 @@ def _refusing(name: str) -> Callable[..., Any]:
     operation = {"__reduce_ex__": "saving or sending a tensor"}.get(name, "NumPy reads the tensor's content")
 
     def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        raise no_numbers(operation)
+        raise NoNumbers(operation)
 
     return refuse

@@ -22,12 +22,10 @@ from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_k
 
 
 class NoNumbers(CourseError):
-    """Code needs a number that a dry run has not computed."""
+    """Code needs a number that a dry run has not computed; `asked` describes the operation."""
 
-
-def no_numbers(asked: str) -> NoNumbers:
-    """Return the error for a line that needs a number; `asked` describes the operation."""
-    return NoNumbers(f"a dry run has no numbers, and this line asks for one ({asked})")
+    def __init__(self, asked: str) -> None:
+        super().__init__(f"a dry run has no numbers, and this line asks for one ({asked})")
 
 
 _ASKED = {
@@ -63,7 +61,7 @@ class WithoutNumbers(FakeTensorMode):
             result: Any = super().__torch_dispatch__(func, types, args, kwargs)
         except VALUE_ASKED as error:
             asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
-            raise no_numbers(asked) from error
+            raise NoNumbers(asked) from error
         if name == "lift_fresh" and (watcher := current()) is not None:  # the last operator of torch.tensor(...)
             watcher.made(result, name, args)
         if name in _COUNTING and result.constant is None and _is_small_integer(result):
