@@ -202,39 +202,6 @@ def test_an_exception_before_a_call_that_does_not_fit_is_named(local_world, prog
     assert "Next: look at that exception first: " in str(error) and "If that is meant: " in str(error)
 
 
-def raises_in_an_argument() -> None:
-    dist.all_reduce(
-        torch.ones(2)[1 // (rank() - 1) :],
-    )
-
-
-def raises_in_its_own_branch() -> None:
-    if rank() == 0:
-        dist.broadcast(torch.ones(2), src=0)
-        return
-    dist.broadcast(torch.ones(2 // (rank() - 1)), src=0)
-
-
-def raises_in_another_function_of_that_name() -> None:
-    def step() -> None:
-        dist.all_reduce(torch.ones(2))
-
-    if rank() == 1:
-
-        def step() -> None:
-            raise ValueError
-
-    step()
-
-
-@pytest.mark.parametrize(
-    "program", [raises_in_an_argument, raises_in_its_own_branch, raises_in_another_function_of_that_name]
-)
-def test_a_rank_is_not_said_to_leave_out_a_call_to_which_it_was_on_its_way(local_world, program) -> None:
-    error = failure(local_world(2), program)
-    assert error.kind == "raised" and "made no call" not in str(error)
-
-
 def over() -> None:
     with suppress(ValueError):
         int("one")
