@@ -27,15 +27,17 @@ def first_difference(fault: Fault, calls: Sequence[Sequence[Call]]) -> str:
 def _first_difference(histories: Histories, at_fault: set[int]) -> str:
     """Return where ranks of a group first differ; empty if this is `at_fault`, whose lines the message shows.
 
-    Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both.
+    Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both, and the
+    line of a root does not count: each rank can be the root of a different step.
     """
     called = [{call.stack for call in theirs} for theirs in histories.values()]
-    for together in zip(*histories.values(), strict=False):
+    for calls in zip(*histories.values(), strict=False):
+        together = [call for call in calls if call.rank != call.root]
         ways = dict.fromkeys(call.stack for call in together)
         if any(theirs.issuperset(two) for two in combinations(ways, 2) for theirs in called):
             if together[0].match in at_fault:
                 return ""
-            lines = {rank: quoted(way_to(call, together)) for rank, call in zip(histories, together, strict=True)}
+            lines = {call.rank: quoted(way_to(call, together)) for call in together}
             shown = "; ".join(f"{who(ranks)} {line}" for ranks, line in grouped(lines))
             return f"the lines first differ at {together[0].name}: {shown}"
     return ""

@@ -498,22 +498,20 @@ def has_two_batches_less() -> None:
         handle.wait()
 
 
-@fails("absent", rank=1)
-def leaves_one_of_two_branches() -> None:
-    """rank 1 returned without the broadcast #2 that ranks 0, 2 wait in
-      rank 1 returned
-      rank 0 waited in broadcast #2 at test_failures.py line _, in leaves_one_of_two_branches:
-            dist.broadcast(torch.ones(2), 0)
-      rank 2 waited in broadcast #2 at test_failures.py line _, in leaves_one_of_two_branches:
-            dist.broadcast(torch.empty(2), 0)
+@fails("absent", rank=2)
+def broadcasts_from_each_rank_but_the_last() -> None:
+    """rank 2 returned without the broadcast #3 that ranks 0, 1 wait in
+      rank 2 returned
+      ranks 0, 1 waited in broadcast #3 at test_failures.py line _, in broadcasts_from_each_rank_but_the_last:
+            dist.broadcast(torch.empty(2), step)
     Next: every rank of the group must call broadcast: look for an `if`, a `return` or a loop of a different length that
-            keeps rank 1 from it.
+            keeps rank 2 from it.
     """
-    for step in range(2):
-        if rank() == 0:
-            dist.broadcast(torch.ones(2), 0)
-        elif rank() == 2 or step == 0:
-            dist.broadcast(torch.empty(2), 0)
+    for step in range(3):
+        if rank() == step < 2:
+            dist.broadcast(torch.ones(2), step)
+        elif rank() < 2 or step < 2:
+            dist.broadcast(torch.empty(2), step)
 
 
 @fails("absent", rank=2)
