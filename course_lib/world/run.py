@@ -146,9 +146,9 @@ class Run(Sequence[Any]):
     def layout(self) -> Layout:
         """Return a table of tensors: which are replicated, sharded, partial or different over the ranks.
 
-        It compares what the ranks returned (tensors, modules, and lists and dicts of them) and, in a world with
-        `replay=True`, what they brought to each collective and received. An arrow marks what may be a missing or a
-        second reduction.
+        It compares what the ranks returned (tensors, modules, numbers, strings, and lists and dicts of them) and, in a
+        world with `replay=True`, what they brought to each collective and received. Of numbers and strings, it shows
+        those that differ. An arrow marks what may be a missing or a second reduction.
         """
         return layout(self.calls, tuple(self))
 

@@ -108,9 +108,12 @@ def _remark(call: Call, brought: Side, before: str, known: Known) -> str:
 
 def _of_results(results: Sequence[Any], known: Known) -> Iterator[tuple[str, Row]]:
     by_name: defaultdict[str, Side] = defaultdict(dict)
+    numbers: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for rank, result in enumerate(results):
-        for name, tensor in _tensors(result, ""):
-            if sums := _sums(tensor):
+        for name, value in _parts(result, ""):
+            if not isinstance(value, torch.Tensor):
+                numbers[name][rank] = repr(value)
+            elif sums := _sums(value):
                 by_name[name][rank] = sums
     for name, side in by_name.items():
         after = _layout(side, _known_to_all(side, known))
@@ -119,6 +122,11 @@ def _of_results(results: Sequence[Any], known: Known) -> Iterator[tuple[str, Row
         if remark and len(shown) == len(results) > 2:
             remark = "← differs on every rank"
         yield "returned", (name, "", after, remark)
+    for name, texts in numbers.items():
+        shown = grouped(texts)
+        if len(shown) > 1:
+            remark = " | ".join(f"{who(ranks)}: {text}" if len(text) <= 30 else who(ranks) for ranks, text in shown)
+            yield "returned", (name, "", "Varying", f"← differs: {remark}")
 
 
 def _known_to_all(side: Side, known: Known) -> str:
@@ -138,16 +146,16 @@ def _sums(tensor: torch.Tensor) -> tuple[Summed, ...]:
     return summed([("", local.detach().cpu().resolve_conj().resolve_neg().contiguous())])
 
 
-def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in a result, with their names."""
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors, numbers and strings in a result, with their names."""
     if isinstance(value, torch.nn.Module):
         yield from value.named_parameters(name)
         yield from value.named_buffers(name)
-    elif isinstance(value, torch.Tensor):
+    elif isinstance(value, torch.Tensor | float | int | str):
         yield name, value
     elif isinstance(value, Mapping | list | tuple):
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _tensors(item, f"{name}.{key}" if name else str(key))
+            yield from _parts(item, f"{name}.{key}" if name else str(key))
 
 
 def _layout(side: Side, otherwise: str) -> str:

@@ -156,6 +156,19 @@ def test_shards_of_groups_side_by_side_do_not_differ() -> None:
     assert rows(World(4, replay=True).run(gathers_shards_in_pairs))[-1] == ("returned", "", "", "Shard")
 
 
+def returns_numbers():
+    names = {"short": f"part {rank()}", "long": "part" * 9 + str(rank())}
+    return {"scale": 1024.0 / (1 + rank()), "steps": 3, "seen": [names]}
+
+
+def test_numbers_that_differ_are_listed() -> None:
+    assert rows(World(2).run(returns_numbers))[:3] == [
+        ("returned", "scale", "", "Varying  ← differs: rank 0: 1024.0 | rank 1: 512.0"),
+        ("returned", "seen.0.short", "", "Varying  ← differs: rank 0: 'part 0' | rank 1: 'part 1'"),
+        ("returned", "seen.0.long", "", "Varying  ← differs: rank 0 | rank 1"),
+    ]
+
+
 def overflows(value=float("inf"), dtype=torch.float32, op=dist.ReduceOp.SUM) -> None:
     weight = torch.ones(2, dtype=dtype)
     for step in range(4):
