@@ -13,7 +13,7 @@ from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.rank_error import Kept
 from .errors.reported import About, report_of
-from .errors.warnings import drift_warnings, not_finite_warnings, shared_variables, unwaited
+from .errors.warnings import drift_warnings, not_finite_warnings, open_groups, shared_variables, unwaited
 from .pickling import shortened
 from .rank_threads.printing import Lines
 
@@ -100,8 +100,8 @@ class Run(Sequence[Any]):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """A line for what is legal and yet very likely wrong: hazards, parameters of ranks that drift apart and, with
-        `replay=True`, the first value that is not finite."""
+        """A line for what is legal and yet very likely wrong: hazards, the first value that is not finite, and
+        parameters of ranks that drift apart."""
         return (*self.hazards, *not_finite_warnings(self.calls), *drift_warnings(self.calls, self._memory))
 
     @cached_property
@@ -140,7 +140,7 @@ class Run(Sequence[Any]):
             kept=self._kept,
             ends=self._ends,
             results=tuple(self),
-            warnings=self.warnings,
+            warnings=(*self.warnings, *open_groups(self.calls)),
         )
 
     def layout(self) -> Layout:

@@ -86,6 +86,11 @@ def test_stderr_of_ranks_is_folded_on_stderr(program, capsys: pytest.CaptureFixt
     assert said.err.splitlines() == ["[ranks 0-2] careful", "[rank 1] the end of"]
 
 
+def test_a_group_that_is_left_open_is_noted(program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert course_run("--world", "simulated", program(SUMS.replace("dist.destroy_process_group()", ""))) == 0
+    assert "Warning: both ranks never destroyed the group made at program.py line 3" in capsys.readouterr().out
+
+
 def test_options_of_the_program_are_its_own(program, capsys: pytest.CaptureFixture[str]) -> None:
     path = program("import sys; print(sys.argv[1:])")
     assert course_run("--ranks", "1", "--no-measure", path, "--ranks", "7", "-m", "x") == 0

@@ -58,6 +58,7 @@ class Call(CommCall):
     stack: tuple[SourceLine, ...] = ()  # the learner's lines that led to the call, outermost first
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
+    least_finite: float = 0.0  # NaN or infinity if the rank brought one to the call, except to a maximum or minimum
     match: int = 0  # the number of its pending call, from 1; 0 if it has no peers, as in a dry run
     open_handle: bool = False  # the learner's code had the Work, and never waited or asked for its state
     used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, if strict

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ...meter import MemoryMeter, SourceLine, unwatched
 from ..torch_hooks import default_group, private
-from .call import Call
+from .call import Call, Progress
 from .fault import Stopped
 from .in_flight import InFlight
 from .local_call import LocalCall
@@ -67,6 +67,7 @@ class InterposedRank:
         self.rank, self.world_size = rank, world_size
         self._given: list[dist.Store | None] = []  # to keep them alive: see `init_process_group`
         self._joined = 0  # how often the program itself has made the default group
+        self._latest_join: Progress | None = None
         self.meter: MemoryMeter | None = None
         self.recorder = CallRecorder(rank, started, thread)
         self._peers, self._devices = peers, devices
@@ -133,11 +134,15 @@ class InterposedRank:
         if not dist.is_initialized():
             self._joined += 1
             with self.shielded():  # wait here for every rank: gloo's own wait could not be stopped
-                progress = self.recorder.init_process_group(self.world_size, self._joined)
+                self._latest_join = progress = self.recorder.init_process_group(self.world_size, self._joined)
                 self._completed(LocalCall(progress=progress, execute=lambda: None))
                 self.join_group(dist.PrefixStore(f"joined {self._joined}", self.store))
         elif self._joined:
             raise ValueError("trying to initialize the default process group twice!")  # as torch
+
+    def program_ended(self) -> None:
+        if self._latest_join is not None:
+            self._latest_join.open_handle = dist.is_initialized()
 
     def join_group(self, store: dist.Store) -> None:
         default_group.join(store, self.rank, self.world_size)

@@ -13,7 +13,10 @@ from ..learner_code import in_program, learner_line, learner_lines, library_func
 from ..torch_hooks import private
 from .call import DEFAULT_GROUP, OPS, Call, Progress, described
 from .validation import check
-from .values import values_of
+from .values import least_finite, values_of
+
+_WITH_NEUTRAL_INFINITY = ("max", "min")
+"""Reductions to which a rank without values brings infinity."""
 
 
 class CallRecorder:
@@ -47,6 +50,8 @@ class CallRecorder:
             details["reduce_op"] = private.reduce_op_name(arguments["reduce_op"])
         is_root = details["root"] == self._rank
         check(op, len(ranks), is_root, arguments, devices)
+        if details.get("reduce_op") not in _WITH_NEUTRAL_INFINITY:
+            details["least_finite"] = least_finite(op, is_root, arguments, whole=self.keeps_values)
         if self.keeps_values:
             details["values"] = values_of(op, is_root, arguments)
         with self._lock:

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf, isnan, nan
 from typing import Any, NamedTuple, Self
 
 import numpy
@@ -18,6 +19,14 @@ from ...meter import is_learners, outward, tensors_in, variables
 
 MOST_NUMEL = 32  # the most elements that are kept of each side of a call
 MOST_COUNT = 10**7  # a counter is below it
+BEGINNING = 4096  # elements of each tensor in which a world without `replay=True` looks for NaN
+
+_INFINITY = {  # its bits; those of a NaN are a larger number
+    torch.float16: 0x7C00,
+    torch.bfloat16: 0x7F80,
+    torch.float32: 0x7F80_0000,
+    torch.float64: 0x7FF0_0000_0000_0000,
+}
 
 Named = tuple[str, tuple[Any, ...]]
 """The variable of the learner's that holds a tensor (empty if none does), and the tensor's elements."""
@@ -49,6 +58,24 @@ class Values:
     def with_received(self, tensors: list[NamedTensor]) -> Self:
         """Return the values with those of the result, which these tensors have received."""
         return replace(self, after=_read(tensors), received=summed(tensors))
+
+
+def least_finite(op: str, is_root: bool, arguments: dict[str, Any], *, whole: bool) -> float:
+    """Return NaN or infinity if a rank brings one to a call, else 0. `arguments` are those of a `c10d` operator. Only
+    the beginning of each tensor is read, unless `whole`: the loss of a step makes NaN everywhere."""
+    tensors = _side("input", _brings(op, is_root), arguments)
+    found = [_least_finite(tensor, None if whole else BEGINNING) for tensor in tensors if _is_readable(tensor)]
+    return nan if any(map(isnan, found)) else max(found, default=0.0)
+
+
+def _least_finite(tensor: torch.Tensor, count: int | None) -> float:
+    """Read the bits without the sign: the larger float has the larger bits."""
+    if tensor.dtype not in _INFINITY or not tensor.numel():
+        return 0.0
+    width = tensor.itemsize
+    bits = numpy.frombuffer(_memory(tensor), f"u{width}", -1 if count is None else min(count, tensor.numel()))
+    above = int((bits & (1 << 8 * width - 1) - 1).max()) - _INFINITY[tensor.dtype]
+    return nan if above > 0 else inf if above == 0 else 0.0
 
 
 def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:

@@ -2,10 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf, isnan
 
 from ...errors import grouped, who
 from ...meter import MemoryReport, OptimizerSteps, SourceLine
 from ..collectives.call import Call
+from ..collectives.values import BEGINNING
 from .rank_error import quoted
 
 Found = list[tuple[int, Call]]
@@ -16,6 +18,8 @@ def unwaited(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
     for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
+        if found[0][1].op == "init_process_group":
+            continue
         use = "change" if found[0][1].op == "send" else "use"
         yield (
             f"{_names(found, len(calls))} never waited for {_call(found)}{_more(found)} at {quoted(line)}. Without "
@@ -27,6 +31,16 @@ def unwaited(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
             f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait(), or give it a "
             "tensor of its own."
+        )
+
+
+def open_groups(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line for each line of a program that made the default group, if nothing has destroyed it."""
+    of_all = [(call.line, rank, call) for rank, theirs in enumerate(calls) for call in theirs if call.open_handle]
+    for line, found in _by_line(one for one in of_all if one[-1].op == "init_process_group"):
+        yield (
+            f"{_names(found, len(calls))} never destroyed the group made at {quoted(line)}. With NCCL, a rank that "
+            "ends first can then fail the others. Next: end the program with dist.destroy_process_group()."
         )
 
 
@@ -68,37 +82,41 @@ def _more(found: Found) -> str:
 # -- values that are not finite ----------------------------------------------------------------------------------------
 
 
-_WITH_NEUTRAL_INFINITY = ("max", "min")
-"""Reductions to which a rank without values brings infinity."""
-
-
 def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     """Yield a line on the first call to which ranks brought infinity or NaN, if there is one. `calls` are by rank.
 
-    What a rank may have received does not count. Only a world with `replay=True` keeps what this needs.
+    What a rank may have received does not count. Without `replay=True`, the line is only there if NaN stays to the end:
+    a loss scaler recovers from it, and an attention mask contains infinity.
     """
+    if not any(call.values for theirs in calls for call in theirs) and not any(map(_ends_with_nan, calls)):
+        return
     first_of = {rank: call for rank, theirs in enumerate(calls) if (call := _first_not_finite(theirs)) is not None}
     if not first_of:
         return
     rank, call = min(first_of.items(), key=lambda item: item[1].match)
     whose = [other for other, its_first in first_of.items() if its_first.match == call.match]
-    name = next(one.name for one in call.values.brought if not one.finite) if call.values else ""
+    name = next((one.name for one in call.values.brought if not one.finite), "") if call.values else ""
+    where = "" if call.values else f" in the first {BEGINNING:,} elements of a tensor"
     yield (
         f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
-        f"{name and f', in {name},'} at {quoted(call.line)}{_counters(call, calls[rank])}. No earlier call had one. "
-        f"Next: look at how {who(whose)} computed it, or whether it was filled at all after `torch.empty` or "
-        "`to_empty`. An attention mask contains such values on purpose, and a loss scaler expects them."
+        f"{name and f', in {name},'} at {quoted(call.line)}{_counters(call, calls[rank])}. No earlier call had "
+        f"one{where}. Next: look at how {who(whose)} computed it, or whether it was filled at all after `torch.empty` "
+        "or `to_empty`. An attention mask contains such values on purpose, and a loss scaler expects them."
     )
+
+
+def _ends_with_nan(theirs: Sequence[Call]) -> bool:
+    """Return whether a rank's last call at one of its lines brought a NaN."""
+    return any(isnan(call.least_finite) for call in {call.line: call for call in theirs}.values())
 
 
 def _first_not_finite(theirs: Sequence[Call]) -> Call | None:
     """Return a rank's first call to which it brought such a value; None if it may have received one before."""
+    masks = {call.line for call in theirs} - {call.line for call in theirs if call.least_finite != inf}
     for call in theirs:
-        if call.values is None:
-            continue
-        if call.reduce_op not in _WITH_NEUTRAL_INFINITY and not all(one.finite for one in call.values.brought):
+        if call.least_finite and (call.values is not None or call.line not in masks):
             return call
-        if not all(one.finite for one in call.values.received):
+        if call.values is not None and not all(one.finite for one in call.values.received):
             return None
     return None
 
@@ -175,9 +193,20 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
             f"{text}. Before it, they had made different numbers of steps ({made}). Next: let every rank step each "
             "time, or none: decide it by a value that all ranks have."
         )
+    if not any(numbers.values()):
+        return (
+            f"{text}, unless each rank holds a different part of the model, as in tensor parallelism. They differ from "
+            "the first step on. Next: if each rank holds the whole model, start every rank with the same weights (the "
+            "same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate. "
+            "If it did, look for a gradient that is None on some ranks only."
+        )
+    before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
+    if len(before) > 1:
+        return (
+            f"{text}. They differed before it, after a step with gradients that were not equal. Next: look for a step "
+            "whose gradients are not averaged, such as one after a backward in no_sync()."
+        )
     return (
-        f"{text}, unless each rank holds a different part of the model, as in tensor parallelism. Next: start every "
-        "rank with the same weights (the same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel) "
-        "and the same settings of the optimizer. If it did, look for a gradient that is None on some ranks only, for a "
-        "step before this one whose gradients are not averaged (no_sync()), or for what else changes parameters."
+        f"{text}. They were equal before it. Next: look for a gradient that is None, or for what changes parameters or "
+        "the optimizer's settings, on some ranks only."
     )

@@ -175,6 +175,7 @@ class Program:
                 if end.code not in (None, 0):
                     raise
                 rank.exited_at = ErrorReport.of(end).source_line
+            rank.program_ended()
 
     @contextmanager
     def main(self, name: str) -> Iterator[Callable[[], None]]:

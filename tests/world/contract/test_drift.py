@@ -1,4 +1,4 @@
-"""A run names parameters that drift apart, and says nothing of right programs."""
+"""A run names parameters that drift apart and a NaN that stays, and says nothing of right programs."""
 
 import re
 from contextlib import nullcontext
@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import CourseWarning, World
+from course_lib import CourseWarning
 from tests.world.programs import rank
 
 
@@ -25,9 +25,13 @@ def train(fault: str = "", *, ddp: bool = False, steps: int = 4) -> None:
         here, alone = (rank(), step) == (1, 2), fault == "alone" and step == 1
         with model.no_sync() if ddp and alone else nullcontext():
             loss = model(torch.randn(4, 8)).pow(2).mean()
-            loss.backward()
+            (loss * torch.nan if fault == "nan" and here else loss).backward()
         for param in () if ddp or alone else net.parameters():
             dist.all_reduce(param.grad)
+        if fault == "scaler":  # skips the step in which it finds a NaN
+            dist.all_reduce(torch.tensor([torch.nan, torch.inf]) if step == 2 else torch.ones(2))
+        if fault == "mask":
+            dist.broadcast(torch.full((4,), -torch.inf), 0)
         if fault == "skip" and here:
             continue
         if fault == "changed" and here:
@@ -35,28 +39,40 @@ def train(fault: str = "", *, ddp: bool = False, steps: int = 4) -> None:
         optimizer.step()
 
 
-PARTS = "unless each rank holds a different part of the model, as in tensor parallelism."
-
-
-@pytest.mark.parametrize(
-    ("fault", "ddp", "told"),
-    [
-        ("seed", False, f"step 1 of rank 0 at _, {PARTS}"),
-        ("rate", True, f"step 1 of rank 0 at _, {PARTS}"),
-        ("skip", False, "step 3 of rank 1 at _. Before it, they had made different numbers of steps (rank 0: 3; rank"),
-        ("alone", True, f"step 3 of rank 0 at _, {PARTS}"),
-        ("changed", False, f"step 3 of rank 0 at _, {PARTS}"),
-    ],
+FIRST = (
+    "parameters differ (rank 0 | rank 1) after step 1 of rank 0 at _, unless each rank holds a different part of the "
+    "model, as in tensor parallelism."
 )
-def test_parameters_that_drift_apart(local_world, fault: str, ddp: bool, told: str) -> None:
+FAULTS = {
+    "seed": f"{FIRST} They differ from the first step on.",
+    "rate": f"{FIRST} They differ from the first step on.",
+    "skip": "parameters differ (rank 0 | rank 1) after step 3 of rank 1 at _. Before it, they had made different "
+    "numbers of steps (rank 0: 3; rank 1: 2).",
+    "alone": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They differed before it, after a "
+    "step with gradients that were not equal.",
+    "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They were equal before it.",
+}
+
+
+@pytest.mark.parametrize("ddp", [False, True], ids=["by hand", "ddp"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_parameters_that_drift_apart(local_world, fault: str, ddp: bool) -> None:
+    if fault == "seed" and ddp:
+        assert local_world(2).run(train, fault, ddp=ddp).warnings == ()  # DDP broadcasts rank 0's
+        return
     with pytest.warns(CourseWarning, match="parameters differ"):
         (warning,) = local_world(2).run(train, fault, ddp=ddp).warnings
     said = re.sub(r"test_drift.py line \d+, in train:  optimizer.step\(\)\. These .*? must be equal", "_", warning)
-    assert said.startswith(f"parameters differ (rank 0 | rank 1) after {told}")
+    assert said.startswith(FAULTS[fault])
 
 
-def test_ddp_starts_every_rank_with_the_weights_of_rank_0() -> None:
-    assert World(2).run(train, "seed", ddp=True).warnings == ()
+@pytest.mark.parametrize("ddp", [False, True], ids=["by hand", "ddp"])
+def test_a_nan_that_stays(local_world, ddp: bool) -> None:
+    with pytest.warns(CourseWarning, match="not finite"):
+        (warning,) = local_world(2).run(train, "nan", ddp=ddp).warnings
+    assert re.match(
+        r"rank 1 brought a value that is not finite \(infinity or NaN\) to all_reduce #\d+ at .* in train", warning
+    )
 
 
 def shards() -> None:
@@ -76,6 +92,6 @@ def learns_alone() -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize("program", [train, shards, learns_alone])
+@pytest.mark.parametrize("program", [train, shards, learns_alone, lambda: train("scaler"), lambda: train("mask")])
 def test_right_programs(local_world, program) -> None:
     assert local_world(2).run(program).warnings == ()

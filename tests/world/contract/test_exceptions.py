@@ -66,19 +66,19 @@ def test_a_text_that_ends_the_rank_is_left_out(local_world) -> None:
     assert lines(failure(local_world(1), partial(program, True)))[0] == f"rank 0 ended with sys.exit({told})"
 
 
-def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on() -> None:
-    shown = lines(failure(World(1), partial(torch.zeros, -1)))
+def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(local_world) -> None:
+    shown = lines(failure(local_world(1), partial(torch.zeros, -1)))
     assert shown[1:] == [
         "  rank 0 raised in library code",
         "Next: no line of yours raised this. Look at what your code returned or passed on, and run the cell again.",
     ]
 
 
-def test_the_line_that_called_a_helper_of_an_earlier_cell() -> None:
+def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world) -> None:
     variables = {"__name__": "__main__", "torch": torch, "dist": dist}
     cell(1, "def reduce(x):\n    if x[0]:\n        raise ValueError('odd')\n    dist.all_reduce(x)\n", variables)
     cell(2, "def program():\n    x = torch.full([2], dist.get_rank())\n    reduce(x)\n", variables)
-    shown = lines(failure(World(2), variables["program"]))[1:3]
+    shown = lines(failure(local_world(2), variables["program"]))[1:3]
     caller = ", called from <cell 2> line 3, in program:  reduce(x)"
     assert shown == [
         "  rank 1 raised at <cell 1> line 3, in reduce:  raise ValueError('odd')" + caller,
@@ -91,18 +91,18 @@ def test_the_error_can_be_pickled(local_world) -> None:
     assert error.kind == "raised" and len(error.ranks) == 2 and "ZeroDivisionError" in error.traceback
 
 
-def test_ipython_shows_the_message_and_no_frames_of_ours() -> None:
-    rendered = "\n".join(failure(World(2), divide_by_zero)._render_traceback_())
+def test_ipython_shows_the_message_and_no_frames_of_ours(local_world) -> None:
+    rendered = "\n".join(failure(local_world(2), divide_by_zero)._render_traceback_())
     assert rendered.startswith("RankError: both ranks raised ZeroDivisionError")
     shown, advice = rendered.split("\nLibrary frames are left out.")
     assert "course_lib" not in shown and "RankError.last().traceback" in advice
 
 
-def test_ipython_shows_no_line_that_a_notebook_would_break() -> None:
+def test_ipython_shows_no_line_that_a_notebook_would_break(local_world) -> None:
     def program() -> None:
         raise ValueError(" ".join(["word"] * 60))
 
-    rendered = "\n".join(failure(World(2), program)._render_traceback_())
+    rendered = "\n".join(failure(local_world(2), program)._render_traceback_())
     assert rendered.count("word") >= 60 and max(map(len, rendered.split("\n"))) <= 88
 
 
@@ -116,12 +116,12 @@ def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(world, cap
     assert capsys.readouterr().out.count("[rank 1] so far") == 1
 
 
-def test_every_rank_that_returned_early_is_named() -> None:
+def test_every_rank_that_returned_early_is_named(local_world) -> None:
     def program() -> None:
         if rank() in (0, 3):
             dist.barrier()
 
-    headline = lines(failure(World(4), program))[0]
+    headline = lines(failure(local_world(4), program))[0]
     assert headline == "ranks 1, 2 returned without the barrier #1 that ranks 0, 3 wait in"
 
 
@@ -144,7 +144,7 @@ def test_an_exception_in_a_hook_of_ddp(local_world) -> None:
     assert lines(failure(local_world(3), program))[0] == "rank 1 of 3 raised ZeroDivisionError: division by zero"
 
 
-def test_a_parameter_without_gradient_under_ddp() -> None:
+def test_a_parameter_without_gradient_under_ddp(local_world) -> None:
     class Half(torch.nn.ModuleDict):
         def forward(self, x):
             return self["used"](x)
@@ -154,7 +154,7 @@ def test_a_parameter_without_gradient_under_ddp() -> None:
         for _ in range(2):
             net(torch.ones(1, 2)).sum().backward()
 
-    assert "Some parameters got no gradient on this rank" in str(failure(World(2), program))
+    assert "Some parameters got no gradient on this rank" in str(failure(local_world(2), program))
 
 
 def test_a_wait_for_a_functional_collective_stops_there(local_world, tmp_path) -> None:
@@ -246,8 +246,8 @@ def the_same_in_a_subgroup() -> None:
     "program",
     [over, the_same_on_every_rank, the_same_with_another_text, the_same_in_a_subgroup, the_end_of_a_generator],
 )
-def test_no_exception_is_blamed_that_led_no_rank_astray(program) -> None:
-    error = failure(World(4), program)
+def test_no_exception_is_blamed_that_led_no_rank_astray(local_world, program) -> None:
+    error = failure(local_world(4), program)
     assert "That call" not in str(error) and "Next: find why the sizes differ" in str(error)
 
 
@@ -260,7 +260,7 @@ def test_no_exception_is_blamed_that_led_no_rank_astray(program) -> None:
         (lambda: SystemExit(3), "SystemExit: 3"),
     ],
 )
-def test_an_exception_before_a_call_is_named(exception, told) -> None:
+def test_an_exception_before_a_call_is_named(local_world, exception, told) -> None:
     def program() -> None:
         try:
             if rank() == 1:
@@ -268,7 +268,7 @@ def test_an_exception_before_a_call_is_named(exception, told) -> None:
         finally:
             dist.all_reduce(torch.ones(2 + rank()))
 
-    assert f", after {told} at test_exceptions.py line " in str(failure(World(4), program))
+    assert f", after {told} at test_exceptions.py line " in str(failure(local_world(4), program))
 
 
 ON_A_CPU_BUILD = pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build does not say what is absent")

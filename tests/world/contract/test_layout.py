@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from course_lib import World, zero
+from course_lib import zero
 from tests.world.programs import rank
 
 SAME = "← every rank brought the same values: reduced before, the same data on every rank, or on purpose?"
@@ -53,8 +53,8 @@ def test_right_data_parallel_has_no_arrow(local_world) -> None:
     ]
 
 
-def test_a_missing_reduction_is_found_at_its_parameter() -> None:
-    run = World(3, replay=True).run(trains, forgets="weight")
+def test_a_missing_reduction_is_found_at_its_parameter(local_world) -> None:
+    run = local_world(3, replay=True).run(trains, forgets="weight")
     assert rows(run)[1:] == [
         ("returned", "weight", "", "Varying    ← differs on every rank"),
         ("returned", "bias", "", "Replicate"),
@@ -78,8 +78,8 @@ def reduces_in_a_different_order():
     return {name: parameter.grad for name, parameter in net.named_parameters()}
 
 
-def test_tensors_that_ranks_reduce_in_a_different_order() -> None:
-    found = rows(World(2, replay=True).run(reduces_in_a_different_order))
+def test_tensors_that_ranks_reduce_in_a_different_order(local_world) -> None:
+    found = rows(local_world(2, replay=True).run(reduces_in_a_different_order))
     assert found[0][:2] == ("all_reduce #1", "net.0.weight.grad | net.1.weight.grad")
     assert ("returned", "0.weight", "", "Varying    ← differs: rank 0 | rank 1") in found
 
@@ -90,16 +90,16 @@ def reduces_what_ddp_has_averaged() -> None:
     dist.all_reduce(net.module.weight.grad)
 
 
-def test_a_reduction_of_what_ddp_has_averaged() -> None:
-    found = [row for row in rows(World(2, replay=True).run(reduces_what_ddp_has_averaged)) if "←" in row[3]]
+def test_a_reduction_of_what_ddp_has_averaged(local_world) -> None:
+    found = [row for row in rows(local_world(2, replay=True).run(reduces_what_ddp_has_averaged)) if "←" in row[3]]
     assert [row[1] for row in found] == ["net.module.weight.grad"]
     assert found[0][3] == f"Replicate  {SAME}"
 
 
-def test_tensors_without_data_and_conjugates() -> None:
-    assert "meta" not in str(World(2).run(lambda: torch.empty(2, device="meta")).layout())
+def test_tensors_without_data_and_conjugates(local_world) -> None:
+    assert "meta" not in str(local_world(2).run(lambda: torch.empty(2, device="meta")).layout())
     numbers = torch.tensor([1 + 2j])
-    conjugated = World(2).run(lambda: numbers.conj() if rank() else numbers)
+    conjugated = local_world(2).run(lambda: numbers.conj() if rank() else numbers)
     assert "Varying" in conjugated.layout() and "Replicate" not in conjugated.layout()
 
 
@@ -116,8 +116,8 @@ def reduces_in_pairs_what_the_other_pair_has():
     return x
 
 
-def test_equal_values_of_ranks_that_never_had_the_result() -> None:
-    table = str(World(4, replay=True).run(reduces_in_pairs_what_the_other_pair_has).layout())
+def test_equal_values_of_ranks_that_never_had_the_result(local_world) -> None:
+    table = str(local_world(4, replay=True).run(reduces_in_pairs_what_the_other_pair_has).layout())
     assert SAME in table and "twice" not in table
 
 
@@ -129,8 +129,8 @@ def reduces_the_same_along_both_axes() -> None:
         dist.all_reduce(x, group=mesh[axis].get_group())
 
 
-def test_a_sum_over_one_axis_and_then_over_the_other() -> None:
-    table = str(World(4, replay=True).run(reduces_the_same_along_both_axes).layout())
+def test_a_sum_over_one_axis_and_then_over_the_other(local_world) -> None:
+    table = str(local_world(4, replay=True).run(reduces_the_same_along_both_axes).layout())
     assert SAME in table and "twice" not in table
 
 
@@ -139,8 +139,8 @@ def reduces_zeros_of_two_layers() -> None:
         dist.all_reduce(torch.zeros(3))  # such as the gradients of LoRA's first matrices in the first step
 
 
-def test_equal_whole_numbers_are_not_taken_for_an_earlier_result() -> None:
-    table = str(World(2, replay=True).run(reduces_zeros_of_two_layers).layout())
+def test_equal_whole_numbers_are_not_taken_for_an_earlier_result(local_world) -> None:
+    table = str(local_world(2, replay=True).run(reduces_zeros_of_two_layers).layout())
     assert SAME in table and "twice" not in table
 
 
@@ -152,8 +152,8 @@ def gathers_shards_in_pairs():
     return shard.weight.to_local().detach()
 
 
-def test_shards_of_groups_side_by_side_do_not_differ() -> None:
-    assert rows(World(4, replay=True).run(gathers_shards_in_pairs))[-1] == ("returned", "", "", "Shard")
+def test_shards_of_groups_side_by_side_do_not_differ(local_world) -> None:
+    assert rows(local_world(4, replay=True).run(gathers_shards_in_pairs))[-1] == ("returned", "", "", "Shard")
 
 
 def returns_numbers():
@@ -161,8 +161,8 @@ def returns_numbers():
     return {"scale": 1024.0 / (1 + rank()), "steps": 3, "seen": [names]}
 
 
-def test_numbers_that_differ_are_listed() -> None:
-    assert rows(World(2).run(returns_numbers))[:3] == [
+def test_numbers_that_differ_are_listed(local_world) -> None:
+    assert rows(local_world(2).run(returns_numbers))[:3] == [
         ("returned", "scale", "", "Varying  ← differs: rank 0: 1024.0 | rank 1: 512.0"),
         ("returned", "seen.0.short", "", "Varying  ← differs: rank 0: 'part 0' | rank 1: 'part 1'"),
         ("returned", "seen.0.long", "", "Varying  ← differs: rank 0 | rank 1"),
@@ -189,8 +189,8 @@ def overflows(value=float("inf"), dtype=torch.float32, op=dist.ReduceOp.SUM) -> 
     ],
 )
 @pytest.mark.filterwarnings("ignore::course_lib.CourseWarning")
-def test_the_first_value_that_is_not_finite(value, dtype) -> None:
-    run = World(2, replay=True).run(overflows, value, dtype)
+def test_the_first_value_that_is_not_finite(local_world, value, dtype) -> None:
+    run = local_world(2, replay=True).run(overflows, value, dtype)
     (warning,) = run.warnings
     assert re.sub(r"line \d+", "line _", warning) == (
         "rank 1 brought a value that is not finite (infinity or NaN) to all_reduce #3, in gradient, at test_layout.py "
@@ -200,8 +200,8 @@ def test_the_first_value_that_is_not_finite(value, dtype) -> None:
     )
 
 
-def test_infinity_in_a_maximum_and_finite_extremes_are_no_finding() -> None:
-    world = World(2, replay=True)
+def test_infinity_in_a_maximum_and_finite_extremes_are_no_finding(local_world) -> None:
+    world = local_world(2, replay=True)
     assert world.run(overflows, -float("inf"), op=dist.ReduceOp.MAX).warnings == ()
     assert world.run(overflows, torch.finfo(torch.bfloat16).max, torch.bfloat16).warnings == ()
 
@@ -255,15 +255,15 @@ def trains_with_fsdp():
     "program",
     [trains_with_fsdp, *(lambda stage=stage: trains_with(stage) for stage in (zero.Stage1, zero.Stage2, zero.Stage3))],
 )
-def test_engines_have_no_arrow(program) -> None:
-    table = str(World(2, replay=True).run(program).layout())
+def test_engines_have_no_arrow(local_world, program) -> None:
+    table = str(local_world(2, replay=True).run(program).layout())
     assert "Shard" in table and "Varying" not in table and "←" not in table
 
 
 @pytest.mark.filterwarnings("ignore::course_lib.CourseWarning")
-def test_equal_nan_on_every_rank_is_no_second_reduction() -> None:
+def test_equal_nan_on_every_rank_is_no_second_reduction(local_world) -> None:
     def program() -> None:
         for _ in range(2):
             dist.all_reduce(torch.full((3,), float("nan")))
 
-    assert "twice" not in World(2, replay=True).run(program).layout()
+    assert "twice" not in local_world(2, replay=True).run(program).layout()

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from course_lib import CourseWarning, World, zero
+from course_lib import CourseWarning, zero
 from tests.world.programs import rank
 
 
@@ -30,7 +30,7 @@ def forgets_the_ring() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
-def test_a_deprecated_name_of_a_collective() -> None:
+def test_a_deprecated_name_of_a_collective(local_world) -> None:
     def program():
         out = torch.empty(4)
         handle = dist.all_gather_into_tensor(out, torch.ones(2), async_op=True)
@@ -38,7 +38,7 @@ def test_a_deprecated_name_of_a_collective() -> None:
         return handle is None
 
     with pytest.warns(CourseWarning) as caught:
-        World(2, strict=True).run(program)
+        local_world(2, strict=True).run(program)
     said = [str(one.message).partition(" at ")[0] for one in caught if one.category is CourseWarning]
     assert said == [
         "both ranks never waited for all_gather_single #1",
@@ -154,9 +154,9 @@ def returns_a_gradient_in_flight() -> None:
         (reduces_again, "both ranks used a tensor of all_reduce #1 before its wait, at"),
     ],
 )
-def test_a_strict_run_finds_tensors_that_are_used_before_the_wait(program, beginning) -> None:
+def test_a_strict_run_finds_tensors_that_are_used_before_the_wait(local_world, program, beginning) -> None:
     with pytest.warns(CourseWarning, match="before its wait"):
-        run = World(2, strict=True).run(program)
+        run = local_world(2, strict=True).run(program)
     assert run.warnings[0].startswith(beginning) and program.__name__ in run.warnings[0]
 
 
