@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf, isnan, nan
 from typing import Any, NamedTuple, Self
 
@@ -94,11 +95,25 @@ def received(op: str, is_root: bool, arguments: dict[str, Any]) -> list[NamedTen
 
 def summed(tensors: list[NamedTensor]) -> tuple[Summed, ...]:
     """Return checksums of those `tensors` that can be read, without an operator: the meter does not notice."""
-    return tuple(_summed(*one) for one in tensors if _plain(one[1]) and one[1].is_contiguous())
+    return tuple(_summed(*one) for one in tensors if _is_readable(one[1]))
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    return _plain(tensor) and tensor.is_contiguous()
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    return _bytes(tensor.nbytes).from_address(tensor.data_ptr())
+
+
+@lru_cache(maxsize=256)
+def _bytes(count: int) -> Any:
+    """Return a type of so many bytes: making it takes longer than reading them."""
+    return ctypes.c_char * count
 
 
 def _summed(name: str, tensor: torch.Tensor) -> Summed:
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    memory = _memory(tensor)
     numbers = _numbers(memory, tensor.dtype) if tensor.numel() else numpy.empty(0)
     return Summed(
         name=name,
