@@ -49,17 +49,10 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
     return line or SourceLine.of(caller)
 
 
-def learner_lines() -> tuple[tuple[SourceLine, ...], SourceLine | None]:
-    """Return the learner's lines on the caller's stack, outermost first, and the one that called the library, if the
-    library has called the learner's code again, as in a hook."""
-    lines, hooked, outside = list[SourceLine](), None, False
-    for frame in outward(sys._getframe(1)):
-        if is_learners(frame.f_code):
-            lines.append(SourceLine.of(frame))
-            hooked = hooked or (lines[-1] if outside else None)
-        else:
-            outside = bool(lines)
-    return tuple(reversed(lines)), hooked
+def learner_lines() -> tuple[SourceLine, ...]:
+    """Return the learner's lines on the caller's stack, outermost first."""
+    frames = [frame for frame in outward(sys._getframe(1)) if is_learners(frame.f_code)]
+    return tuple(map(SourceLine.of, reversed(frames)))
 
 
 def library_function(line: SourceLine) -> str:

@@ -15,9 +15,9 @@ the ranks call different collectives at the same point: rank 0: all_reduce #12; 
   rank 0 called all_reduce #12 at finetune.py line 59, in train_epoch:  loss.backward(), called from finetune.py \
 line 85, in main:  train_epoch(model, loader, optimizer, device)
   rank 1 called barrier #1 at finetune.py line 88, in main:  dist.barrier()
-  rank 1 called all_reduce at finetune.py line 59 only 11 times
-Next: look for a shorter loop on rank 1 or a longer one on rank 0, or an `if`, a `continue`, a `return` or an `except` \
-in the loop. Or rank 0 went on to the next round of a loop without the call at finetune.py line 88.
+  calls of all_reduce at finetune.py line 59 until then: rank 0: 12; rank 1: 11
+Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an `except` \
+that only some ranks meet, or for a loop that is longer on some ranks. backward calls collectives.
 """
 
 

@@ -392,16 +392,9 @@ def test_what_a_program_registers_for_its_end_is_called(write) -> None:
     assert World(2, backend="processes").run_file(program).output == ("end of 0\n", "end of 1\n")
 
 
-@pytest.mark.parametrize(
-    ("after", "behind"),
-    [
-        ("", "rank 1 is 1 collective behind: 19 at that line, 20 on rank 0"),
-        ("dist.barrier()", "rank 1 called all_reduce at program.py line 8 only 19 times"),
-    ],
-)
-def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -> None:
+def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
     program = write(
-        f"""
+        """
         import torch, torch.distributed as dist
         dist.init_process_group()
         rank = dist.get_rank()
@@ -409,13 +402,14 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -
             if rank == 1 and step == 12:
                 continue
             dist.all_reduce(torch.ones(1))
-        {after}
         """
     )
     with pytest.raises(RankError) as caught:
         World(2, replay=True).run_file(program)
-    assert behind in str(caught.value)
-    assert "The first call in different steps: rank 0 with step = 12; rank 1 with step = 13" in str(caught.value)
+    assert (
+        "calls of all_reduce at program.py line 8 until then: rank 0: 20; rank 1: 19. The first call in different "
+        "steps: rank 0 with step = 12; rank 1 with step = 13"
+    ) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,6 @@ class Call(CommCall):
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
     inside: str = ""  # the library function that makes the call, if the learner's line calls it by its name
     stack: tuple[SourceLine, ...] = ()  # the learner's lines that led to the call, outermost first
-    hooked: SourceLine | None = None  # the line of `stack` inside which the library called the hook that made the call
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
     least_finite: float = 0.0  # NaN or infinity if the rank brought one to the call, except to a maximum or minimum

@@ -176,7 +176,7 @@ class Coordinator:
         stuck = {rank for rank, pending in self.waits.items() if not pending.broken}
         gone = {rank for rank, state in enumerate(self.states) if state is State.RETURNED}
         while True:
-            free = {rank for rank in stuck if not self.waits[rank].hopeless_without(stuck | gone)}
+            free = {rank for rank in stuck if self.waits[rank].missing.isdisjoint(stuck | gone)}
             if not free:
                 break
             stuck -= free

@@ -28,10 +28,6 @@ class PendingCall:
         """Return whether ranks must still wait: members are missing, or the calls can never proceed."""
         return self.broken or bool(self.missing)
 
-    def hopeless_without(self, ranks: set[int]) -> bool:
-        """Return whether the calls can never proceed unless one of `ranks` calls."""
-        return not self.missing.isdisjoint(ranks)
-
     def disagreement(self, call: Call) -> str:
         """Return the property in which `call` differs from a call that has arrived; empty if it matches."""
         return next(filter(None, (difference(theirs, call) for theirs in self.calls.values())), "")

@@ -72,7 +72,7 @@ class CallRecorder:
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""
-        stack, hooked = learner_lines()
+        stack = learner_lines()
         line = in_program(stack) or learner_line(self._thread)
         return Call(
             variant=variant,
@@ -82,7 +82,6 @@ class CallRecorder:
             line=line,
             inside=library_function(line),
             stack=stack,
-            hooked=hooked,
             issued=time.perf_counter() - self._started,
             unfinished=Unfinished.of(sys.exception()),
             **details,

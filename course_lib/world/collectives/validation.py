@@ -54,8 +54,7 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     if op == "recv" and "src" not in arguments:
         raise ValueError("recv: say which rank sends, with src=. NCCL needs it, too.")
     if op in ("send", "recv") and is_root:
-        instead = "Copy the tensor instead: y.copy_(x)." if group_size > 1 else "One rank needs no messages."
-        raise ValueError(f"{op}: the other rank is this rank itself. {instead}")
+        raise ValueError(f"{op}: the other rank is this rank itself. Copy the tensor instead: y.copy_(x).")
     if op in _LISTS:
         many, one, where = _LISTS[op]
         if where == "everywhere" or is_root:

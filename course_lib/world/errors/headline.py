@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from ...errors import grouped, who
-from ..collectives.call import DEFAULT_GROUP, Call
+from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
-from .rank_error import hidden, is_named, written
+from .rank_error import hidden
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -37,8 +37,6 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
     advice = "find the cause, in that line or before it, and run the cell again."
     if report.raised.source_line is None:
         advice = "no line of yours raised this. Look at what your code returned or passed on, and run the cell again."
-    if report.raised.unfinished is not None:
-        advice = f"look at both lines: the {report.raised.unfinished.type} came first, and led to the second."
     return headline, advice_for(report.raised.message) or advice
 
 
@@ -69,11 +67,10 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
             f"{first.variant} has to go.",
         )
-    order = "make the call at that line" if written(first) == "call" else f"call {written(first)}"
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must {order}: look for an `if` or a `return` that keeps {gone} from it."
-        f"{hidden([first])}",
+        f"every rank of the group must call {first.inside or first.variant}: look for an `if`, a `return` or a loop of "
+        f"a different length that keeps {gone} from it.{hidden([first])}",
     )
 
 
@@ -85,51 +82,28 @@ def _refused(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
 
 
 def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
-    calls = list(fault.calls.values())
-    ops = {call.op for call in calls}
-    headline = f"deadlock: {who(fault.ranks, world_size)} wait for each other"
-    if "new_group" in ops:
-        return headline, NEW_GROUP
-    if ops <= {"send", "recv"} and not any(map(is_named, calls)):
-        return headline, (
-            "torch makes these calls inside the lines above: compare what each rank passes to them, such as the number "
-            "of micro-batches."
+    calls = fault.calls.values()
+    messages = [call for call in calls if call.op in ("send", "recv")]
+    advice = (
+        "find an order of calls in which each rank's next partner is ready for it, and look for a call that some ranks "
+        "left out."
+    )
+    if any(call.op == "new_group" for call in calls):
+        advice = NEW_GROUP
+    elif len(messages) == len(calls):
+        advice = (
+            "let some ranks send and others receive first (for example the even ones), or call isend and irecv, and "
+            "wait for all of them afterwards. If that does not help, compare the peers, the tags and the number of "
+            "messages (in a pipeline, of micro-batches): each send needs one recv."
         )
-    if ops in ({"send"}, {"recv"}) and not any(call.inside.startswith(call.op) for call in calls):  # they may go on
-        return headline, (
-            "compare the peers and tags of isend and irecv: the rank to which one sends must receive from it. If they "
-            "fit, start all of them before you wait."
-        )
-    if ops == {"recv"} and len({call.tag for call in calls}) > 1:
-        return headline, (
-            "look for a recv whose send no rank makes, or makes with a different tag, such as in a loop that is longer "
-            "on one rank. If every recv has a send, let some ranks send first."
-        )
-    if ops == {"send"}:
-        return (
-            headline,
-            "let some ranks recv first (for example the even ones), or use isend and wait for it afterwards.",
-        )
-    if ops == {"recv"}:
-        return headline, (
-            "let some ranks send first (for example the even ones), or use irecv and wait for it afterwards. If each "
-            "rank has called isend before that line, compare the peers and the tags."
-        )
-    if ops == {"send", "recv"} and len({call.tag for call in calls}) > 1:
-        return headline, "give a send and its recv the same tag, or find an order in which each finds its partner."
-    if ops == {"send", "recv"}:
-        return headline, (
-            "compare the peers in these lines: the rank to which one sends must receive from it. If they fit, find an "
-            "order in which each call's partner is ready for it."
-        )
-    if len({call.group_name for call in calls}) > len({call.ranks for call in calls}):
-        return headline, "there are two groups with the same members: call on them in the same order on every rank."
-    if ops & {"send", "recv"} and ops - {"send", "recv"}:
-        return headline, (
+    elif messages:
+        advice = (
             "look for a send or recv that is missing, or that comes after the collective: each message needs both. Or "
             "a rank that waits for a message left the collective out: look for an early `return` or an `if`."
         )
-    return headline, "find an order of calls in which each rank's next partner is ready for it."
+    elif len({call.group_name for call in calls}) > len({call.ranks for call in calls}):
+        advice = "there are two groups with the same members: call on them in the same order on every rank."
+    return f"deadlock: {who(fault.ranks, world_size)} wait for each other", advice
 
 
 def _not_in_group(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -172,44 +146,32 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
     calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
-        return (
-            f"the ranks call different collectives at the same point: {sides}",
-            "let every rank make the same calls, in the same order: look for an `if`, a `continue` or an `except` "
-            f"before these lines.{hidden(calls)}",
-        )
+        return f"the ranks call different collectives at the same point: {sides}", f"{SAME_CALLS}{hidden(calls)}"
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
     message = calls[0].op in ("send", "recv")
     verb = "of the message" if message else f"in {calls[0].name}"
-    advice = ADVICE[fault.detail]
+    advice = _ADVICE[fault.detail]
     if not message and len({call.line for call in calls}) > 1:
         advice = (
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
             f"some ranks make. If they are: {advice}"
         )
-    elif calls[0].inside == "backward" and "reduce_scatter" in calls[0].name:
-        advice = (
-            "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
-            "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
-        )
-    elif calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
-        advice = "give lists of the same length on every rank."
-    elif not message and not calls[0].inside and not is_named(calls[0]):
-        advice = (
-            "look for what differs in that line, such as the model's parameters. If the line makes the call itself, "
-            f"under a different name: {advice}"
-        )
-    elif not message and calls[0].group_name != DEFAULT_GROUP and fault.detail != "members":
-        advice += f" Or {who(calls[0].ranks)} are not meant to share this group: look at how it was made."
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
+
+SAME_CALLS = (
+    "let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an `except` "
+    "that only some ranks meet, or for a loop that is longer on some ranks."
+)
+"""Advice for ranks whose calls do not belong together."""
 
 NEW_GROUP = (
     "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same order."
 )
 """Advice for ranks that do not agree about new groups."""
 
-ADVICE = {
+_ADVICE = {
     "number of elements": "find why the sizes differ: a different model, order or batch on a rank, a call that a rank "
     "skipped earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If "
     "they are meant to differ, pad the shorter tensors.",

@@ -7,11 +7,10 @@ from math import inf
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import headline, in_headline
-from .histories import compared, passed_before
-from .rank_error import Interrupted, Kept, RankError, quoted
+from .headline import SAME_CALLS, headline, in_headline
+from .histories import counts, first_difference
+from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
-from .went_past import left_out, way_to
 
 
 def error_of(
@@ -48,8 +47,7 @@ def error_of(
         and raiser is not None
         and any(not report.missing.isdisjoint(raised) for report in reports if report.raised is None)
     ):
-        waited = "The other ranks were stopped: they would have waited for it forever."
-        advice = f"{advice} {left_out(raiser, reports, kept.calls) or waited}"
+        advice = f"{advice} The other ranks were stopped: they would have waited for it forever."
     if in_threads:
         advice = f"look at the exception in a thread first: Python ends only the thread. If that is meant: {advice}"
     notes = [*_notes(reports, replaced), *shared_variables(shared, world_size)]
@@ -63,21 +61,16 @@ def _from_histories(
     fault: Fault, reports: Sequence[RankReport], calls: Sequence[Sequence[Call]], advice: str
 ) -> tuple[list[str], str]:
     """Return what the ranks' calls show, and better advice, if they give any."""
-    difference = compared(fault, calls)
-    advice, unfinished = difference.advice or advice, _unfinished(fault, reports)
-    line, passed = difference.line, passed_before(fault, calls)
-    if passed:
-        line = f"before, {passed}"
-        advice = (
-            "compare how many messages each rank sends and receives, such as the number of micro-batches. If the "
-            f"numbers are equal: {advice}"
-        )
+    difference, unfinished = first_difference(fault, calls), _unfinished(fault, reports)
+    if difference:
+        advice = SAME_CALLS
     if unfinished:
         advice = (
             "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
             + advice
         )
-    return [*([f"  {line}"] if line else []), *unfinished], advice
+    shown = [difference] if difference else counts(fault, calls)
+    return [*(f"  {line}" for line in shown), *unfinished], advice
 
 
 def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[str]:

@@ -131,27 +131,19 @@ def quoted(source_line: SourceLine | None) -> str:
     return f"{text.removesuffix(',')}, called from {quoted(source_line.caller)}" if source_line.caller else text
 
 
-def is_named(call: Call) -> bool:
-    """Return whether the learner's line names the call. If not, torch makes the call inside that line."""
-    return call.variant in call.line.source or not call.line.source
-
-
-def written(call: Call) -> str:
-    """Return what the learner's line calls: the collective, or the library function that makes it; `call` if the line
-    names neither."""
-    return call.inside or (call.variant if is_named(call) else "call")
+def way_to(call: Call, others: Iterable[Call]) -> SourceLine:
+    """Return the call's line. Its caller is the outermost line at which its way parts from the way to any of `others`:
+    one function can lead to a call from several lines."""
+    stacks = [other.stack for other in others]
+    for depth, line in enumerate(call.stack[:-1]):
+        for stack in stacks:
+            there = stack[depth] if stack[:depth] == call.stack[:depth] and len(stack) > depth else line
+            if there != line and (there.filename, there.function) == (line.filename, line.function):
+                return call.line._replace(caller=line)
+    return call.line
 
 
 def hidden(calls: Iterable[Call]) -> str:
     """Return a sentence on the functions that make `calls` inside, and whose names do not say so; empty if none do."""
     names = dict.fromkeys(call.inside for call in calls if call.inside and not hasattr(dist, call.inside))
-    loads = any(name.startswith("set_") and name.endswith("state_dict") for name in names)
-    text = f" {' and '.join(names)} call{'s' if len(names) == 1 else ''} collectives" if names else ""
-    return text and text + (_EMPTY if loads else ".")
-
-
-_EMPTY = (
-    ", but none with an empty state dict. If only rank 0 has the state, pass StateDictOptions(full_state_dict=True, "
-    "broadcast_from_rank0=True)."
-)
-"""How functions such as `set_model_state_dict` differ."""
+    return f" {' and '.join(names)} call{'s' if len(names) == 1 else ''} collectives." if names else ""

@@ -154,38 +154,40 @@ def several_at_once():
     return x + y
 
 
-SINCE_TORCH_2_12 = pytest.mark.skipif(torch.__version__ < (2, 12), reason="gloo has no all-to-all of lists")
+RESULTS = [
+    (all_reduce, [3, 30]),
+    (all_reduce_max, [2, 20]),
+    (all_reduce_later, [3, 30]),
+    (all_reduce_with_a_limit, [3, 30]),
+    (all_reduce_sparse, [13, 10, 10]),
+    (broadcast, [2, 20]),
+    (reduce, [3, 30]),
+    (all_gather, [0, 0, 1, 10, 2, 20]),
+    (all_gather_with_padding, [1, 1]),
+    (all_gather_single, [0, 0, 1, 10, 2, 20]),
+    (reduce_scatter, [3, 30]),
+    (reduce_scatter_single, [3, 30]),
+    (reduce_scatter_later, [3, 30]),
+    (gather_then_broadcast, [0, 0, 1, 10, 2, 20]),
+    (scatter, [0, 0]),
+    (all_to_all_uneven, 3),
+    (barrier, [1]),
+    (objects, [0, 1, 2]),
+    (several_at_once, [6, 60]),
+]
+if torch.__version__ >= (2, 12):  # before, gloo has no all-to-all of lists
+    RESULTS.append((all_to_all, [0, 10, 20]))
 
 
-@pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        (all_reduce, [3, 30]),
-        (all_reduce_max, [2, 20]),
-        (all_reduce_later, [3, 30]),
-        (all_reduce_with_a_limit, [3, 30]),
-        (all_reduce_sparse, [13, 10, 10]),
-        (broadcast, [2, 20]),
-        (reduce, [3, 30]),
-        (all_gather, [0, 0, 1, 10, 2, 20]),
-        (all_gather_with_padding, [1, 1]),
-        (all_gather_single, [0, 0, 1, 10, 2, 20]),
-        (reduce_scatter, [3, 30]),
-        (reduce_scatter_single, [3, 30]),
-        (reduce_scatter_later, [3, 30]),
-        (gather_then_broadcast, [0, 0, 1, 10, 2, 20]),
-        (scatter, [0, 0]),
-        pytest.param(all_to_all, [0, 10, 20], marks=SINCE_TORCH_2_12),
-        (all_to_all_uneven, 3),
-        (barrier, [1]),
-        (objects, [0, 1, 2]),
-        (several_at_once, [6, 60]),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_every_rank_gets_the_same_right_result(local_world, program, expected) -> None:
-    for result in local_world(N, timeout=20).run(program):
-        torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
+def test_every_rank_gets_the_same_right_result(local_world) -> None:
+    run = local_world(N, timeout=20).run(lambda: [program() for program, _ in RESULTS])
+    for results in run:
+        for (program, expected), result in zip(RESULTS, results, strict=True):
+            torch.testing.assert_close(
+                result,
+                torch.tensor(expected, dtype=torch.float32),
+                msg=lambda text, program=program: f"{program.__name__}: {text}",
+            )
 
 
 def test_a_sparse_all_reduce_counts_what_a_rank_has(local_world) -> None:

@@ -79,9 +79,9 @@ def test_a_call_that_nobody_waits_for(local_world, program, beginning) -> None:
     assert len(run.warnings) == 1 and re.sub(r"line \d+", "line _", run.warnings[0]).startswith(beginning)
 
 
-@pytest.mark.parametrize("program", [waits_late, hands_the_future_on, asks_until_it_is_done])
-def test_a_result_that_is_waited_for_in_any_way(local_world, program) -> None:
-    assert local_world(2).run(program).warnings == ()
+def test_a_result_that_is_waited_for_in_any_way(local_world) -> None:
+    programs = [waits_late, hands_the_future_on, asks_until_it_is_done]
+    assert local_world(2).run(lambda: [program() for program in programs]).warnings == ()
 
 
 def reads_too_early():
@@ -234,6 +234,5 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("program", RIGHT)
-def test_a_strict_run_leaves_right_programs_alone(local_world, program) -> None:
-    assert local_world(2, strict=True).run(program).warnings == ()
+def test_a_strict_run_leaves_right_programs_alone(local_world) -> None:
+    assert local_world(2, strict=True).run(lambda: [program() for program in RIGHT]).warnings == ()
