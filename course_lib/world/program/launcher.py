@@ -171,7 +171,7 @@ class _Launcher:
         for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
             yield module, "start_processes", self._start_processes
 
-        if b"elastic_launch" in self._program.source or b"notebook_launcher" in self._program.source():
+        if b"elastic_launch" in self._program.source or b"notebook_launcher" in self._program.source:
             yield self._of_elastic()
 
     def _after_start(self, call: Callable[..., Any]) -> Callable[..., Any]:
