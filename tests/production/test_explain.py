@@ -73,15 +73,9 @@ def test_defaults_that_surprise_are_told_where_they_hold() -> None:
             zero(cpu_offload=True),
             "zero_optimization.cpu_offload: It is out of date. Use offload_optimizer with device cpu.",
         ),
-        ({"amp": {}}, "amp: DeepSpeed has removed it. Use bf16 or fp16."),
         (
             {"progressive_layer_drop": {"enabled": True}},
-            "progressive_layer_drop: DeepSpeed has removed it, and refuses the configuration. Take it out.",
-        ),
-        (
-            zero(stage=3, mics_shard_size=8),
-            "zero_optimization.mics_shard_size: DeepSpeed has removed it, and refuses the configuration. Nearest are "
-            "zero_hpz_partition_size, and FSDP2 on a mesh of two dimensions.",
+            "progressive_layer_drop: DeepSpeed has removed it. Take it out.",
         ),
         ({"bf16": True}, "bf16: a section is wanted, with settings in it. Write {...}."),
         ({"zero_optimization": 3}, "zero_optimization: a section is wanted, with settings in it. Write {...}."),
@@ -92,44 +86,13 @@ def test_an_unknown_name_is_named_with_the_one_that_was_meant(config: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("config", "fault"),
-    [
-        (zero(stage=4), "zero_optimization.stage: there is no 4. Choose among 0, 1, 2, 3."),
-        (zero(stage="3"), "zero_optimization.stage: '3' is no whole number from 0 on. Write one."),
-        (zero(stage=True), "zero_optimization.stage: True is no whole number from 0 on. Write one."),
-        (
-            zero(reduce_bucket_size=0.5),
-            "zero_optimization.reduce_bucket_size: 0.5 is no whole number from 0 on. Write one.",
-        ),
-        ({"gradient_clipping": -1}, "gradient_clipping: -1 is no number from 0 on. Write one."),
-        ({"bf16": {"enabled": "true"}}, "bf16.enabled: 'true' is no bool. Write one."),
-        (
-            zero(stage=3, offload_param={"device": "gpu"}),
-            "zero_optimization.offload_param.device: there is no 'gpu'. Choose among 'none', 'cpu', 'nvme'.",
-        ),
-        ({"optimizer": {"type": 3}}, "optimizer.type: 3 is no text. Write one."),
-        ({"optimizer": {"params": []}}, "optimizer.params: [] is no section. Write one."),
-    ],
-)
-def test_a_value_of_another_kind_is_named(config: dict[str, Any], fault: str) -> None:
-    assert faults(**config) == [fault]
-
-
-@pytest.mark.parametrize(
     ("config", "named"),
     [
         ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "bf16.enabled"),
         (zero(stage=2, offload_param={"device": "cpu"}), "zero_optimization.offload_param.device"),
         (zero(stage=1, stage3_max_live_parameters=0), "zero_optimization.stage3_max_live_parameters"),
         (zero(offload_optimizer={"device": "cpu"}), "zero_optimization.offload_optimizer.device"),
-        (zero(stage=3, offload_param={"device": "nvme"}), "zero_optimization.offload_param.nvme_path"),
-        (zero(stage=3, compute_grad_norm=False), "zero_optimization.compute_grad_norm"),
         ({"optimizer": {"params": {"max_grad_norm": 1.0}}}, "optimizer.params.max_grad_norm"),
-        (
-            {"optimizer": {"params": {"torch_adam": True}}} | zero(stage=2, offload_optimizer={"device": "cpu"}),
-            "optimizer.params.torch_adam",
-        ),
-        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"),
         ({"train_batch_size": 33}, "train_batch_size"),
     ],
 )
