@@ -2,18 +2,16 @@
 
 import json
 import re
-import shlex
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from course_lib import plan, show_planner
-from course_lib.commands.cli import main
 from course_lib.planner import HARDWARE, MODELS, Plan, Settings, page, size
 from course_lib.plots.canvas import CATEGORIES
 from course_lib.widgets.planner.drawing import Shown, axis, drawing, ends
-from course_lib.widgets.planner.fields import GROUPS, START, call, command, planned, value, written
+from course_lib.widgets.planner.fields import GROUPS, START, value, written
 from course_lib.widgets.planner.page import Planner
 
 FIRST = {"model": "llama-7b", "world_size": 8, "stage": 3, "sequence": 4096, "attention": "flash"}
@@ -175,24 +173,6 @@ def test_an_address_is_a_plan_and_says_only_what_differs(chosen: dict[str, Any])
     assert again.chosen == planner.chosen
     assert again.now == planner.now
     assert {part.partition("=")[0] for part in address.split("&") if part} == set(chosen)
-
-
-@pytest.mark.parametrize("chosen", CHOSEN)
-def test_the_call_and_the_command_are_the_plan(chosen: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    everything = START | chosen
-    line = call(everything).replace(f'.explain("{everything["hardware"]}")', "")
-    assert eval(line, {"plan": plan}) == planned(everything)
-
-    _, *words = shlex.split(command(everything))
-    assert main(words) == 0
-    head, _, *rest = page(planned(everything), HARDWARE[everything["hardware"]])
-    assert "\n\n".join([head, *rest]) in capsys.readouterr().out
-
-
-def test_a_command_reads_as_a_person_would_write_it() -> None:
-    assert command(
-        START | {"world_size": 64, "tensor_parallel": 8, "hardware": "h100-infiniband", "reshard": False}
-    ) == ("course plan llama-7b --gpu h100-infiniband --gpus 64 --sequence 4096 --tp 8 --reshard no")
 
 
 @pytest.mark.parametrize(

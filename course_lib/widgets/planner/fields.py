@@ -1,4 +1,4 @@
-"""The planner's fields, the settings of `plan` and two more: as a form, an address, a command and a call."""
+"""The planner's fields, the settings of `plan` and two more: as a form and an address."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from ...planner import CHOICES, HARDWARE, MODELS, PRECISIONS, Plan, known, plan, spelling, whole
+from ...planner import CHOICES, HARDWARE, MODELS, PRECISIONS, Plan, known, plan, whole
 from ...planner.spelling import SETTINGS, number, written
 
 DEFAULTS = {name: field.default for name, field in SETTINGS.items()}
@@ -52,12 +52,6 @@ PARTS = [name for name, field in SETTINGS.items() if field.type is float]
 BUTTONS = ("stage", "checkpointing")
 """Fields whose values are all in sight."""
 
-TIMES = (
-    "const field = this.parentElement.querySelector('input'); field.value = Math.max(1, Math.floor(field.value * {}));"
-    "for (const type of ['input', 'change']) field.dispatchEvent(new Event(type, {{bubbles: true}}))"
-)
-"""What the buttons next to a number do. A handler is the one script that a page and a notebook's output both run."""
-
 
 def value(name: str, given: object) -> Any:
     """Return the value of a field: the one that is given, or that its text means.
@@ -91,18 +85,6 @@ def address(chosen: Mapping[str, Any], start: Mapping[str, Any]) -> str:
 def planned(chosen: Mapping[str, Any]) -> Plan:
     """Return the plan of what is chosen. Raises ValueError if two settings do not go together."""
     return plan(model=chosen["model"], **_settings(chosen))
-
-
-def call(chosen: Mapping[str, Any]) -> str:
-    """Return the same plan as a line of Python."""
-    changed = {name: value for name, value in _settings(chosen).items() if value != DEFAULTS[name]}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in {"model": chosen["model"], **changed}.items())
-    return f"plan({arguments}).explain({chosen['hardware']!r})".replace("'", '"')
-
-
-def command(chosen: Mapping[str, Any]) -> str:
-    """Return the same plan as a command."""
-    return spelling.command([chosen["model"]], chosen["hardware"], _settings(chosen))
 
 
 def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,9 +142,6 @@ def _number(name: str, label: str, text: str) -> str:
     limits = f'min="{_least(name)}" max="{_most(name)}"{" step=any" * (name in PARTS)}'
     limits += ' placeholder="automatic"' * (START[name] is None)
     field = f'<label><span>{label}</span><input type="number" name="{name}" value="{text}" {limits}></label>'
-    for sign, times in (("÷2", 0.5), ("×2", 2)) if START[name] is not None and name not in PARTS else ():
-        does = f'aria-label="{sign} {label}" onclick="{TIMES.format(times)}"'
-        field += f'<button type="button" tabindex="-1" {does}>{sign}</button>'
     return f'<div class="plan-field">{field}</div>'
 
 

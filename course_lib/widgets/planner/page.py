@@ -10,13 +10,9 @@ from urllib.parse import parse_qsl
 from ...planner import HARDWARE, shortage, size, verdict
 from ...planner.explain import band, fuller, holder, notes
 from .drawing import Shown, drawing, ends
-from .fields import START, address, call, command, entry, form, labelled, planned, value
+from .fields import START, address, entry, form, labelled, planned, value
 
 LOADING = "The settings can be changed once the page has loaded Python: 14 MB, and JavaScript has to be on."
-COPY = (
-    "const code = this.previousElementSibling; getSelection().selectAllChildren(code);"
-    "navigator.clipboard?.writeText(code.textContent).then(() => this.textContent = 'Copied')"
-)
 LONG = 80
 """The letters of a name or a value in an address; what is longer is cut."""
 
@@ -113,23 +109,11 @@ class Planner:
         """The plan as HTML; the last one that there was, in grey, if the settings do not go together."""
         if self.now is None:
             return ""
-        lines = {"In a terminal": command(self.chosen), "In a notebook": call(self.chosen)}
-        copies = "".join(
-            f"<div><span>{where}</span><code>{_whole_words(line)}</code>"
-            f'<button type="button" onclick="{COPY}">Copy</button></div>'
-            for where, line in lines.items()
-        )
         text = escape(self.now.plan.explain(self.now.hardware))
         return (
             f"<div{' inert' * bool(self.refusal)}>{drawing(self.now, self.before, self._axes)}"
-            f'<div class="plan-copy">{copies}</div>'
             f'<details><summary>The plan as text</summary><pre tabindex="0">{text}</pre></details></div>'
         )
-
-
-def _whole_words(line: str) -> str:
-    """Return a line of code as HTML that breaks between its words only: `--gpus` has a hyphen, where browsers break."""
-    return " ".join(f"<span>{escape(word)}</span>" for word in line.split(" "))
 
 
 def page() -> str:
