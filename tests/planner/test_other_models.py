@@ -128,7 +128,7 @@ def described(known: Known, stage: int) -> list[list[torch.Size]]:
     return [[param.shape for param in unit] for unit in units]
 
 
-@pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (1, "mixed"), (2, "fp32"), (2, "mixed"), (3, "mixed")])
+@pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (1, "mixed"), (2, "mixed"), (3, "mixed")])
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_planned_as_it_is_measured(name: str, stage: int, precision: str) -> None:
     known = MODELS[name]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from course_lib import plan, show_planner
-from course_lib.planner import HARDWARE, MODELS, Plan, Settings, page, size
+from course_lib.planner import HARDWARE, Plan, Settings, page, size
 from course_lib.plots.canvas import CATEGORIES
 from course_lib.widgets.planner.drawing import Shown, axis, drawing, ends
 from course_lib.widgets.planner.fields import GROUPS, START, value, written
@@ -300,8 +300,8 @@ def test_averaging_is_shown_where_an_engine_has_it() -> None:
     assert ["<span>averaging</span>" in html(planned) for planned in plans] == [False, True]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_model_can_be_drawn(model: str) -> None:
+@pytest.mark.parametrize("model", ["gpt2", "llama-405b", "gpt-oss-120b"])
+def test_small_large_and_sparse_models_can_be_drawn(model: str) -> None:
     assert "The time of a step" in html(plan(model=model, world_size=16, stage=3), "h100-infiniband")
 
 
