@@ -24,7 +24,6 @@ from .findings import Cost, Finding, Verdict
 from .observe import Observation, Trial, film
 from .plain import Opaque, leaves
 from .rules import sent_bytes
-from .where import first_wrong_call
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
@@ -126,11 +125,9 @@ def _explained(verdict: Verdict, trial: Trial, found: list[Finding], runs: Runs,
             if runs.world is None:
                 trial, found = smallest(trial, found, runs.trial)
             mistake = diagnose(runs, [trial.case, *cases])
-            if mistake is None and not found[0].likely and not trial.yours.warnings and differences(trial):
-                if runs.world is None and any(trial.yours.calls):
-                    found = [first_wrong_call(found[0], trial, runs.solution), *found[1:]]
-                if trial.yours.error is None:
-                    found = [_beside_right_cases(found[0], runs, cases), *found[1:]]
+            wrong = trial.yours.error is None and not trial.yours.warnings and differences(trial)
+            if mistake is None and wrong and not found[0].likely:
+                found = [_beside_right_cases(found[0], runs, cases), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
         alike = sure and contradicted(mistake, runs.solution)

@@ -107,10 +107,8 @@ class Trial:
         return who(ranks, self.world_size) if self.case.world_size else "your function"
 
 
-def observe(
-    exercise: Declaration, solution: Solution, case: Case, world: World | None = None, *, replay: bool = False
-) -> Observation:
-    """Run `solution` on `case`, on its own copies. With `replay`, the calls contain values.
+def observe(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
+    """Run `solution` on `case`, on its own copies.
 
     Without a world, it runs on simulated ranks. A case without ranks runs on one rank, for its time limit and its
     output.
@@ -120,21 +118,20 @@ def observe(
     """
     if world is not None:
         return replace(_observed(exercise, solution, case, world), cpu_share=1.0)  # its ranks may be other processes
-    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT, replay))
+    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT))
     if seen.waited:
         limit = min(TIME_LIMIT, CPU_LIMIT / max(seen.cpu_share, 0.01))
-        seen = _observed(exercise, solution, case, _world(exercise, case, limit, replay))
+        seen = _observed(exercise, solution, case, _world(exercise, case, limit))
     return seen
 
 
-def _world(exercise: Declaration, case: Case, timeout: float, replay: bool) -> World:
+def _world(exercise: Declaration, case: Case, timeout: float) -> World:
     return World(
         case.world_size or 1,
         backend="simulated",
         timeout=timeout,
         measure=exercise.measured,
         strict=exercise.asynchronous,
-        replay=replay,
     )
 
 
