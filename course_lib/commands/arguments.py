@@ -60,8 +60,6 @@ def add_limits_and_reports(argument: Callable[..., Any]) -> None:
     argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
     gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
     argument("--gradebook", type=report, metavar="FILE", help=gradebook)
-    page = "write a page for the teacher as HTML: where each student is, and common mistakes"
-    argument("--page", type=report, metavar="FILE", help=page)
 
 
 def add_run_arguments(parser: Any) -> None:

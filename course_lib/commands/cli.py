@@ -153,12 +153,11 @@ def run_check(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: end the processes that notebooks started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
-    course = lessons() if options.gradebook or options.page else ()
+    course = lessons() if options.gradebook else ()
     reports: list[tuple[Path | None, str, Report]] = [
         (options.json, "utf-8", grading.as_json),
         (options.csv, CSV, grading.as_csv),
         (options.gradebook, CSV, partial(grading.as_gradebook, course=course)),
-        (options.page, "utf-8", partial(grading.as_page, course=course)),
     ]
     graded: list[grading.Graded] = []
     done = _earlier(options.json, grading.from_json) if options.go_on else []

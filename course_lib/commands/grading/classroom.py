@@ -1,4 +1,4 @@
-"""A class: its grades as Canvas and Moodle import them, and a page for its teacher.
+"""A class: its grades as Canvas and Moodle import them.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
 named, or the folder around `work` or `sharded`. If several students have a folder of one name, as in nbgrader's
@@ -14,27 +14,22 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from unicodedata import normalize
 
 from ...syllabus import Lesson
-from ...widgets.style import SHEET, details
 from .report import Grade, Graded, as_text, best
 
 COPIES = ("work", "sharded")
 """The names of the folder that `course lab` makes."""
 
-STYLE = "body { font-family: sans-serif; margin: 1em } .course-widget h2 { margin-top: 1em } th { white-space: nowrap }"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
-    """One student: the grade of each exercise that was in a notebook, by name, and why notebooks ended early."""
+    """One student: the grade of each exercise that was in a notebook, by name."""
 
     name: str
     grades: Mapping[str, Grade]
-    ended: tuple[str, ...]
 
     def passed(self, lesson: Lesson) -> int | None:
         """Return how many of the lesson's exercises passed; None if no notebook has one of them."""
@@ -51,7 +46,6 @@ def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student
         Student(
             name=name,
             grades=best(grade for one in ones for grade in one.exercises if grade.status != "missing"),
-            ended=tuple(one.ended for one in ones if one.ended),
         )
         for name, ones in sorted(notebooks.items())
     ]
@@ -108,47 +102,3 @@ def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
         percentages = ("" if passed is None else f"{100 * passed / of:.1f}" for passed, of in shares)
         writer.writerow([name, "", name, "", *percentages])
     return text.getvalue()
-
-
-def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
-    """Return an HTML page: how far each student is, and which exercises failed, with their mistakes."""
-    everyone = students(graded, course)
-    titles = {name: f"{title} ({lesson.title})" for lesson in course for name, title in lesson.exercises.items()}
-    cards = "".join(_card(one, course) for one in everyone)
-    rows = "".join(_mistake_rows(everyone, titles))
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Class</title><style>{SHEET} {STYLE}</style>"
-        f'<body class="course-widget"><h2>Where everyone is</h2><div class="course-map">{cards}</div>'
-        "<h2>Common mistakes</h2><table><tr><th>Exercise<th>Students<th>What the check observed</tr>"
-        f"{rows}</table></body></html>\n"
-    )
-
-
-def _card(student: Student, course: Iterable[Lesson]) -> str:
-    """Return the card of one student, with a bar for each lesson that they handed in."""
-    bars = "".join(
-        f'<p>{escape(lesson.title)}: {passed} of {len(lesson.exercises)} <progress max="{len(lesson.exercises)}"'
-        f' value="{passed}" aria-label="{escape(lesson.title)}"></progress></p>'
-        for lesson in course
-        if (passed := student.passed(lesson)) is not None
-    )
-    ended = "".join(f"<p>Ended early: {escape(reason)}</p>" for reason in student.ended)
-    return f'<div class="course-card"><h4>{escape(student.name)}</h4>{bars}{ended}</div>'
-
-
-def _mistake_rows(everyone: Iterable[Student], titles: Mapping[str, str]) -> list[str]:
-    """Return a row for each exercise and known mistake that a student has, the most frequent first.
-
-    Without a known mistake, students share a row if the check observed the same.
-    """
-    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for student in everyone:
-        for grade in student.grades.values():
-            if grade.status in ("failed", "error"):
-                found[grade.exercise, grade.mistake or grade.observed].append((student.name, grade.observed))
-    return [
-        f"<tr><td>{escape(titles.get(exercise, exercise))}<td>"
-        f"{details(str(len(who)), escape(', '.join(name for name, _ in who)))}<td>{escape(who[0][1])}</tr>"
-        for (exercise, _), who in sorted(found.items(), key=lambda entry: -len(entry[1]))
-    ]
