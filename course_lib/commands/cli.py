@@ -160,25 +160,14 @@ def run_check(options: argparse.Namespace) -> int:
         (options.gradebook, CSV, partial(grading.as_gradebook, course=course)),
     ]
     graded: list[grading.Graded] = []
-    done = _earlier(options.json, grading.from_json) if options.go_on else []
-    _write(reports, [*done])  # now and after each notebook: a class takes hours, and results so far are kept
-    for one in grading.grade(options.notebooks, limits, jobs=options.jobs, done=done):
+    _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
+    for one in grading.grade(options.notebooks, limits, jobs=options.jobs):
         print(one, flush=True)
         graded.append(one)
-        _write(reports, [*graded, *(one for one in done if one.notebook not in {other.notebook for other in graded})])
+        _write(reports, graded)
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1
-
-
-def _earlier(file: Path | None, read: Callable[[str], list[Any]]) -> list[Any]:
-    """Return the grades that an earlier run has written; none if there was no such run."""
-    if file is None:
-        raise CourseError("--continue needs --json FILE, the file of the run that was stopped. Name it.")
-    try:
-        return read(file.read_text("utf-8")) if file.exists() else []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CourseError(f"{file} is not a file that --json has written ({error}). Name a different one.") from error
 
 
 def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:

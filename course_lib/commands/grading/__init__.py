@@ -15,6 +15,6 @@ can. This is a grader for a class, not a sandbox for strangers' code.
 from .classroom import as_gradebook
 from .grade import grade
 from .limits import Limits
-from .report import Grade, Graded, as_csv, as_json, from_json
+from .report import Grade, Graded, as_csv, as_json
 
-__all__ = ["Grade", "Graded", "Limits", "as_csv", "as_gradebook", "as_json", "from_json", "grade"]
+__all__ = ["Grade", "Graded", "Limits", "as_csv", "as_gradebook", "as_json", "grade"]
