@@ -160,14 +160,10 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [iter([])], "Its type is list_iterator, which is not what was asked for"),
         ([t(1)], [[t(1)]], "wrapped in a list"),
         ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
-        ([None, t(1)], [t(1), None], "Rank 0 has a result where it should have None, and rank 1 has None where"),
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),
-        ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for. The first 2 are right."),
-        ([[1, 2, 3]], [[2, 3]], "and 3 were asked for. Yours are the last ones."),
         ([[[1, 2], [3, 4]]], [[1, 2, 3, 4]], "The values are right, and grouped differently."),
-        ([[1, 2], [3, 4]], [[1, 3, 5], [1, 3, 5]], "Every rank has the same ones, and each should have its own."),
-        ([[]], [[1]], "has 1 item, and 0 were asked for."),
+        ([[1]], [[1, 2, 3]], "has 3 items, and 1 were asked for."),
         ([[1, 2, 3]], [[1, 2]], "and 3 were asked for. Yours are right, and end too early."),
         ([(t(5, 6), t(7))], [t(5, 6)], "This is item 0 of the result, which is a list or tuple of 2"),
         ([{"gradient of x": t(1)}], [{"gradient of x": None}], "There is no gradient where one was asked for"),
@@ -188,7 +184,6 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
         ([3.5], [0.0], ""),
         ([torch.tensor(3.0)], [torch.tensor(0.0)], ""),
-        ([t(1, 2, 3, 4)] * 2, [t(1, 2, 0, 0), t(0, 0, 3, 4)], "A part is right, and the rest is 0"),
         ([t(1e-3, 2e-3)], [t(1e-3, 2.0002e-3)], ""),  # small numbers, without any 0
         # counts, truth values and words: nothing is computed with them
         ([{"a": 3}], [{"a": 0}], ""),
@@ -217,9 +212,6 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
         ([t(9, 7)] * 3, [t(5, 5), None, None], "All ranks should have the result. On ranks 1, 2 it is None."),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
-        ([t(1, 2, 3, 4)], [t(0, 1, 2, 3)], "The right numbers, 1 place too late"),
-        ([t(1, 2, 3, 4, 5, 6)], [t(3, 4, 5, 6, 0, 0)], "The right numbers, 2 places too early"),
-        ([t(0, 6, 2, 4, 5, 3)], [t(2, 1, 5, 0, 6, 2)], ""),  # by chance: the end of one order begins as another
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
 )
@@ -291,12 +283,6 @@ def test_one_number_is_no_proof_of_an_odd_factor() -> None:
 def test_a_ranks_number_times_the_world_size_is_not_called_a_sum() -> None:
     assert findings(trial([0, 1], [0, 2]))[0].likely == ""
     assert "there are 2 ranks" in findings(trial([0, 1.37], [0, 2.74]))[0].likely
-
-
-def test_texts_are_compared_and_not_computed() -> None:
-    (finding,) = findings(trial(["rank 0 of 1"], ["rank 1 of 1"]))
-
-    assert finding.action == "The two texts agree up to 'rank '. Find the line that writes the part after it."
 
 
 MASKS = torch.tensor([True, False, False]), torch.tensor([False, False, True])
@@ -420,7 +406,7 @@ def test_calls_of_the_exercise_itself_are_not_called_yours() -> None:
 def test_calls_that_match_the_references_are_said_to_do_so() -> None:
     wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
 
-    starts = {"all_reduce": "Your calls match the reference's in", "broadcast": "The reference also uses all_reduce"}
+    starts = {"all_reduce": "Your calls match the reference's in", "broadcast": "Find the line that first sets this"}
     for made, start in starts.items():
         expected, yours = (replace(wrong.expected, calls=calls(op, op)) for op in ("all_reduce", made))
         finding = findings(replace(wrong, expected=expected, yours=replace(yours, values=wrong.yours.values)))[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from itertools import takewhile
 
 from .failures import NO_FUNCTION, asks_for_a_function, failure
 from .findings import Finding, Row
@@ -121,12 +120,6 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         )
     if not inner.decided and (found := ranks_differ(inner)):
         return found
-    words = [value.split() for value in next(inner.pairs) if isinstance(value, str)]
-    if trial.exercise.trial is None and len(words) == 2 and all(len(one) > 1 for one in words):
-        alike = takewhile(lambda both: both[0] == both[1], zip(*next(inner.pairs), strict=False))
-        agree = "".join(letter for letter, _ in alike)
-        begin = f"The two texts agree up to {agree!r}" if agree else "The two texts differ from the first letter on"
-        return Cause(likely="", action=f"{begin}. Find the line that writes the part after it.")
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
         where = " on every rank" if trial.world_size > 1 else ""
@@ -146,10 +139,6 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
             "Your calls match the reference's in kind, group, size and order. Look at what is computed around them."
         )
         return Cause(likely="", action=f"{action} Print what goes into each{whose}, and what comes out.")
-    ops, wanted = ({call.op for calls in side.calls for call in calls} for side in (trial.yours, trial.expected))
-    if ops and (missing := " and ".join(sorted(wanted - ops))):
-        action = f"The reference also uses {missing}, and yours does not. Which values does that bring to a rank, and"
-        return Cause(likely="", action=f"{action} where does yours get them?")
     return Cause(
         likely="",
         action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",

@@ -49,40 +49,6 @@ def _zeros(gap: Gap) -> Cause | None:
     )
 
 
-def _half_filled(gap: Gap) -> Cause | None:
-    for expected, given in gap.pairs:
-        ours, theirs = numbers(expected), numbers(given)
-        if ours is None or theirs is None or len(ours) != len(theirs) or not any(theirs):
-            return None
-        filled = tuple(a if b == 0 else b for a, b in zip(ours, theirs, strict=True))
-        if filled == theirs or not close(ours, filled, gap.tolerance):
-            return None
-    return Cause(
-        likely="A part is right, and the rest is 0.",
-        action="Which lines decide the numbers at these places? Find what leaves the places out, or makes them 0.",
-    )
-
-
-def _moved(gap: Gap) -> Cause | None:
-    found = {(ours, theirs) for ours, theirs in ((numbers(a), numbers(b)) for a, b in gap.pairs)}
-    for places in range(1, 4):
-        for back, word in ((False, "late"), (True, "early")):
-            if all(_is_moved(*(pair[::-1] if back else pair), places, gap.tolerance) for pair in found):
-                return Cause(
-                    likely=f"The right numbers, {places} place{'s' * (places > 1)} too {word}.",
-                    action="At which place does the first part begin, and where does each next one?",
-                )
-    return None
-
-
-def _is_moved(ours: tuple[float, ...] | None, theirs: tuple[float, ...] | None, places: int, tolerance: float) -> bool:
-    """Return whether most numbers of `ours`, at least three different ones, are in `theirs`, so many places later."""
-    if ours is None or theirs is None or len(ours) != len(theirs):
-        return False
-    part = ours[:-places]
-    return len(part) >= 2 * places and len(set(part)) >= 3 and close(part, theirs[places:], tolerance)
-
-
 def _scaled(gap: Gap) -> Cause | None:
     ratio = _ratio(gap)
     if ratio is None:
@@ -230,13 +196,11 @@ def _reordered(gap: Gap) -> Cause | None:
 _RECOGNISERS: tuple[Recogniser, ...] = (
     _unchanged,
     _zeros,
-    _half_filled,
     _scaled,
     _permuted,
     _wrong_parts,
     _one_for_all,
     _reordered,
-    _moved,
     _not_combined,
 )
 
