@@ -1,18 +1,15 @@
 """A class: its grades as Canvas and Moodle import them.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named, or the folder around `work` or `sharded`. If several students have a folder of one name, as in nbgrader's
-`submitted/ann/lesson03/`, the folder around it is the student's. Any other file is named after its student:
-`ann.ipynb`. If files of one name in two folders have the same exercise, as `solution.ipynb` of two students does, the
-folder is part of the name. An exercise has passed if one of the student's attempts has, in any of the student's
-notebooks.
+named, or the folder around `work` or `sharded`. Any other file is named after its student: `ann.ipynb`. An exercise has
+passed if one of the student's attempts has, in any of the student's notebooks.
 """
 
 import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
@@ -52,37 +49,21 @@ def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student
 
 
 def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
-    """Return the name of each notebook's student."""
+    """Return the name of each notebook's student; a path, if the same exercise is in two places of one name."""
     titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
     lesson_file = re.compile(rf"(Copy of )*\d\d({titles})")  # a release may renumber the lessons
-    paths = [Path(normalize("NFC", one.notebook)).absolute() for one in graded]
-    files = ["" if lesson_file.match(path.name) else path.stem for path in paths]
-    folders = _folders(graded, paths)
-    shared = _shared(graded, files, folders) - {""}
-    both = zip(folders, files, strict=True)
-    return [f"{folder}/{file}" if file in shared else file or folder for folder, file in both]
-
-
-def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:
-    """Return the name of the folder of each notebook's student: its own, or the one around it."""
-    outwards = [[parent for parent in path.parents if parent.name not in COPIES] for path in paths]
-    inner, outer = [parents[0].name for parents in outwards], [parents[:2][-1] for parents in outwards]
-    both = [*zip(inner, outer, strict=True)]
-    shared = _shared(graded, inner, outer)
-    around = {parent for name, parent in both if name in shared}
-    if around & _shared(graded, outer, inner):  # either can be the student: `try1/ann`, or `ann/try1`
-        return [f"{parent.name}/{name}" if name in shared else name for name, parent in both]
-    return [parent.name if parent in around else name for name, parent in both]
-
-
-def _shared(graded: Iterable[Graded], names: Iterable[Hashable], places: Iterable[Hashable]) -> set[Hashable]:
-    """Return the names that have the same exercise in two places."""
-    found: dict[tuple[Hashable, str], set[Hashable]] = defaultdict(set)
-    for one, name, place in zip(graded, names, places, strict=True):
+    places: list[Path] = []
+    found: dict[tuple[str, str], set[Path]] = defaultdict(set)
+    for one in graded:
+        path = Path(normalize("NFC", one.notebook)).absolute()
+        folder = next(parent for parent in path.parents if parent.name not in COPIES)
+        place = folder if lesson_file.match(path.name) else folder / path.stem
+        places.append(place)
         for grade in one.exercises:
             if grade.status != "missing":
-                found[name, grade.exercise].add(place)
-    return {name for (name, _), where in found.items() if len(where) > 1}
+                found[place.name, grade.exercise].add(place)
+    shared = {name for (name, _), where in found.items() if len(where) > 1}
+    return [str(place) if place.name in shared else place.name for place in places]
 
 
 def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
