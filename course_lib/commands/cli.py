@@ -82,7 +82,6 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     add_plan_arguments(add("plan", plan.run, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
-    explain.add_argument("--next", action="store_true", help="the next step, too; it counts as a hint")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
@@ -174,7 +173,7 @@ def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    print(explain.explain(options.exercise, Progress(), next_step=options.next))
+    print(explain.explain(options.exercise, Progress()))
 
 
 def run_rerun(options: argparse.Namespace) -> int:

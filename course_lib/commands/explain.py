@@ -8,13 +8,14 @@ from ..progress import Progress
 OUTCOMES = {"passed": "passed", "failed": "not right yet", "error": "ended in an error", None: "did not end"}
 
 
-def explain(exercise: str | None, progress: Progress, *, next_step: bool = False) -> str:
+def explain(exercise: str | None, progress: Progress) -> str:
     """Return the task, the learner's source and the check's findings of the latest attempt.
+
+    The next steps are left out, except those that only make a solution run: they are hints.
 
     Args:
         exercise: its name; None for the exercise that was tried last.
         progress: the learner's record.
-        next_step: whether to return the next steps, too, which are hints, and store that they were taken.
 
     Raises:
         CourseError: there is no such exercise, or no attempt at it.
@@ -26,12 +27,8 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     if attempt is None:
         raise CourseError(f"there is no attempt at {name or 'any exercise'} yet. Run the cell of an exercise first.")
     one = exercises.get(attempt.exercise)
-    if next_step:
-        progress.step_taken(one.name)
     findings = [] if attempt.status == "passed" else attempt.findings or []
-    found = [_text(finding, hints=next_step) for finding in findings]
-    if not next_step and not all(finding.get("technical") for finding in findings):
-        found.append("For the next step: course explain --next")
+    found = [_text(finding) for finding in findings]
     return (
         f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"
         f"## Task\n\n{one.task}\n\n"
@@ -41,8 +38,8 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     )
 
 
-def _text(stored: dict[str, Any], *, hints: bool) -> str:
+def _text(stored: dict[str, Any]) -> str:
     """Return a finding of the record as the notebook shows it."""
     from ..exercises import Finding, Row
 
-    return Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}).text(hints=hints)
+    return Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}).text(hints=False)
