@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...meter import Replay
-from ...world import RankError, World, put_off
+from ...world import World, put_off
 from ..form.declaration import Case, Declaration, Mistake, Solution
 from .cases import Runs, draw, redraw, smallest
 from .compare import broken_rules, differences, findings
@@ -168,13 +168,10 @@ def _unfit(runs: Runs, cases: list[Case]) -> Finding | None:
 
 
 def _failed_here(case: Case, expected: Observation) -> Finding:
-    ran = isinstance(expected.error, RankError)  # if not, the error says why this machine cannot run the world
-    error = str(expected.error).partition("\nNext: ")[0] if ran else expected.error
-    busy = " when the machine is less busy" if expected.timed_out else ""
+    error = str(expected.error).partition("\nNext: ")[0]
     return Finding(
         observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
-        action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
-        f"{' If this comes back, restart the kernel.' * ran}",
+        action="Run the cell again. If this comes back, restart the kernel.",
         technical=True,
     )
 

@@ -74,17 +74,12 @@ def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
     named = isinstance(gap.expected[0], dict) and not asked.startswith("dict")
     if trial.exercise.trial is None or not ranks or not (named or uncalled):
         return None
-    wanted = "a function" if uncalled else f"a result of type {asked}"
-    given = [wanted if isinstance(value, dict) else kind(value) for value in gap.given]
-    missing = gap.given[ranks[0]] is None
-    cause = NO_FUNCTION if missing and uncalled else recognise_form(gap) if missing else None
+    wanted, given = "a function" if uncalled else f"a result of type {asked}", gap.given[ranks[0]]
+    cause = (NO_FUNCTION if uncalled else recognise_form(gap)) if given is None else None
     return Finding(
-        observed=f"{trial.who(ranks[:1])} returned {given[ranks[0]]}, expected {wanted}.",
+        observed=f"{trial.who(ranks[:1])} returned {kind(given)}, expected {wanted}.",
         likely=cause.likely if cause else "",
         action=cause.action if cause else f"Return {wanted}.",
-        table=tuple(Row(rank=rank, expected=wanted, yours=text) for rank, text in enumerate(given))
-        if trial.case.world_size
-        else (),
     )
 
 
@@ -243,10 +238,7 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
         if gap.ranks:
             untouched = all(gap.same(before[rank], yours[rank]) for rank in gap.ranks)
             kept = all(gap.same(before[rank], expected[rank]) for rank in gap.ranks)
-            others = set(range(gap.world_size)) - set(gap.ranks)
-            reached = any(not gap.same(before[rank], expected[rank]) for rank in others)
-            left = _not_reached if reached else _not_changed
-            cause = _changed if kept else left if untouched else _cause(trial, gap, _innermost(gap))
+            cause = _changed if kept else _not_changed if untouched else _cause(trial, gap, _innermost(gap))
             name = _argument(trial, position)
             what = "changed in place" if kept else "left as it was" if untouched else "left with other values"
             where = "on" if trial.case.world_size else "by"
@@ -267,10 +259,6 @@ _not_changed = Cause(
     likely="The result belongs in the argument, which still has its first values: nothing wrote into it (`x = ...` "
     "does not), or nothing waited for the operation that writes.",
     action="Write into it, with `x.copy_(result)` or a collective, and wait for each asynchronous operation.",
-)
-_not_reached = Cause(
-    likely="Different ranks have the right values in it; this one has its first values.",
-    action="Find the call that brings the values to this rank: does it run, and does the rank wait for it?",
 )
 
 
