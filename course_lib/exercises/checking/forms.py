@@ -113,44 +113,23 @@ def _shape(gap: Gap) -> Cause | None:
         return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
     alike = (expected.dtype == "bool") == (given.dtype == "bool")  # indices are no part of a mask
     if alike and len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
-        return _too_much(len(part) - len(whole), len(part) % len(whole) == 0, shapes)
+        return Cause(
+            likely=f"{shapes}: it contains the right numbers, and {len(part) - len(whole)} more.",
+            action="Is the rest padding, or does it belong to a different rank? Remove it.",
+        )
     if alike and len(whole) > len(part) > 0 and _holds(whole, part, gap.tolerance):
-        return _too_little(len(whole) - len(part), len(whole) % len(part) == 0 and gap.world_size > 1, shapes)
+        return Cause(
+            likely=f"{shapes}: {len(whole) - len(part)} of the expected numbers are missing.",
+            action="Look for what leaves them out: a slice that ends too early, a remainder that the world size does "
+            "not divide, or the parts of different ranks.",
+        )
     return Cause(likely=f"{shapes}.", action="Print the shape after each line, and find where it goes wrong.")
-
-
-def _too_much(surplus: int, parts: bool, shapes: str) -> Cause:
-    if parts:
-        return Cause(
-            likely=f"{shapes}: the right part is in it, with other parts of the same size.",
-            action="Keep only this rank's part.",
-        )
-    return Cause(
-        likely=f"{shapes}: it contains the right numbers, and {surplus} more.",
-        action="Is the rest padding, or does it belong to a different rank? Remove it.",
-    )
-
-
-def _too_little(missing: int, parts: bool, shapes: str) -> Cause:
-    if parts:
-        return Cause(
-            likely=f"{shapes}: it is one part of the right result.", action="Put together the parts of all ranks."
-        )
-    return Cause(
-        likely=f"{shapes}: {missing} of the expected numbers are missing.",
-        action="Look for what leaves them out: a slice that ends too early, a remainder that the world size does not "
-        "divide, or the part of a different rank.",
-    )
 
 
 def _dtype(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if not isinstance(expected, Array) or expected.dtype == given.dtype:
         return None
-    if expected.dtype == "bool":
-        return Cause(
-            likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes."
-        )
     return Cause(
         likely=f"The dtype is {given.dtype}, and should be {expected.dtype}.",
         action="Which line makes it? New tensors get the input's dtype with `torch.empty_like(x)` or `dtype=x.dtype`. "

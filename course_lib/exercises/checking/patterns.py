@@ -171,12 +171,6 @@ def ranks_differ(gap: Gap) -> Cause | None:
     shared = all(same(gap.expected[0], value, min(gap.tolerance, 1e-6)) for value in gap.expected)
     if gap.world_size < 2 or not shared or _all_same(gap, gap.given):
         return None
-    if without := [str(rank) for rank in gap.ranks if gap.given[rank] is None]:
-        ranks = f"rank{'s' * (len(without) > 1)} {', '.join(without)}"
-        return Cause(
-            likely=f"All ranks should have the result. On {ranks} it is None.",
-            action="Which call brings the result to every rank, and does every rank return it?",
-        )
     return Cause(
         likely="",
         action="Print the value on each rank before and after each collective. Where do the ranks begin to differ?",
