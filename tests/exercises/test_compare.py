@@ -180,7 +180,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
         ([t(1)], [t(math.nan)], "NaN results from 0/0"),
         # of the right form
-        ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
+        ([t(3), t(3)], [t(0), t(0)], ""),
         ([3.5], [0.0], ""),
         ([torch.tensor(3.0)], [torch.tensor(0.0)], ""),
         ([t(1e-3, 2e-3)], [t(1e-3, 2.0002e-3)], ""),  # small numbers, without any 0
@@ -221,47 +221,6 @@ def test_a_cause_is_recognised(expected: list[Any], given: list[Any], likely: st
     assert finding.action.endswith(".") or finding.action.endswith("?")
 
 
-def test_what_was_given_back_unchanged_is_recognised() -> None:
-    before = [t(1, 2), t(3, 4)]
-
-    assert "unchanged" in findings(trial([t(4, 6)] * 2, before, before))[0].likely
-
-
-@pytest.mark.parametrize("argument", [2, 2.0, True, t(2), ()])
-def test_what_equals_an_argument_by_chance_is_not_called_unchanged(argument: Any) -> None:
-    assert "unchanged" not in findings(trial([7, 5], [argument] * 2, [argument] * 2))[0].likely
-
-
-PARTS = [t(1, 20, 300, 4000), t(5, 60, 700, 8000)]
-
-
-@pytest.mark.parametrize(
-    ("given", "held"),
-    [
-        ([t(701, 8020), t(305, 4060)], "rank 0's chunk 0 + rank 1's chunk 1"),
-        ([t(2, 40), t(1000, 12000)], "rank 0's chunk 0 + rank 0's chunk 0"),
-        ([t(5, 60), t(1000, 12000)], "rank 1's chunk 0"),
-    ],
-)
-def test_a_sum_of_the_wrong_parts_is_recognised(given: list[torch.Tensor], held: str) -> None:
-    finding = findings(trial([t(6, 80), t(1000, 12000)], given, PARTS))[0]
-
-    assert finding.likely == f"Rank 0 holds {held}, and should hold chunk 0 of all ranks, added up."
-    assert finding.action.startswith("Follow chunk 0 from rank to rank")
-
-
-def test_other_numbers_are_no_sum_of_parts() -> None:
-    assert "chunk" not in findings(trial([t(6, 80), t(1000, 12000)], [t(2, 3), t(4, 6)], PARTS))[0].likely
-    assert "chunk" not in findings(trial([t(5, 7), t(1, 2)], [t(1, 20), t(1, 2)], PARTS))[0].likely  # expects no sum
-    assert "chunk" not in findings(trial([t(1, 20)], [t(300, 4000)], PARTS[:1]))[0].likely
-
-
-def test_sums_are_tried_only_of_as_many_parts_as_ranks() -> None:
-    before, right, wrong = [torch.zeros(4000)] * 4, [t(0, 0)] * 4, [t(1, 2)] * 4
-
-    assert "chunk" not in findings(trial(right, wrong, before))[0].likely  # at once: a part of 2000 would take hours
-
-
 def test_nan_of_the_input_that_was_read_is_recognised() -> None:
     before = [t(1, math.nan), t(2, math.nan)]
 
@@ -291,12 +250,6 @@ def test_a_decision_is_not_called_a_computation(expected: Any, given: Any) -> No
     action = findings(trial([expected], [given]))[0].action
 
     assert action.startswith("Go through your code with this case in mind")
-
-
-def test_places_that_are_0_are_not_called_a_factor_of_0() -> None:
-    finding = findings(trial([torch.tensor([0, 1])], [torch.tensor([0, 0])]))[0]
-
-    assert finding.likely == "" and "makes it 0" not in finding.action
 
 
 def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to_show() -> None:
