@@ -107,7 +107,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
 
 
 def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
-    """Return where to look if the numbers follow no known pattern."""
+    """Return the cause, or where to look, if the numbers follow no known pattern."""
     if trial.world_size > 1 and any(trial.expected.calls) and not any(trial.yours.calls):
         return Cause(
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
@@ -115,29 +115,23 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         )
     if not inner.decided and (found := ranks_differ(inner)):
         return found
+    return Cause(likely="", action=_where_to_look(trial, gap, inner))
+
+
+def _where_to_look(trial: Trial, gap: Gap, inner: Gap) -> str:
+    whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
         where = " on every rank" if trial.world_size > 1 else ""
-        action = f"{items} right{where}. Find what your program does after that, and before this one."
-        return Cause(likely="", action=action)
-    whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
+        return f"{items} right{where}. Find what your program does after that, and before this one."
     if inner.decided:
-        action = f"Go through your code with this case in mind{whose}, and find the line that decides this value."
-        return Cause(likely="", action=action)
+        return f"Go through your code with this case in mind{whose}, and find the line that decides this value."
     if arguments := _arguments(trial, inner.ranks[0]):
-        action = (
-            f"Work it out by hand for {arguments}, and print each step of yours{whose}. Where do they first differ?"
-        )
-        return Cause(likely="", action=action)
+        return f"Work it out by hand for {arguments}, and print each step of yours{whose}. Where do they first differ?"
     if _calls_of_its_own(trial) and trial.yours.call_forms == trial.expected.call_forms:
-        action = (
-            "Your calls match the reference's in kind, group, size and order. Look at what is computed around them."
-        )
-        return Cause(likely="", action=f"{action} Print what goes into each{whose}, and what comes out.")
-    return Cause(
-        likely="",
-        action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",
-    )
+        around = f"Look at what is computed around them. Print what goes into each{whose}, and what comes out."
+        return f"Your calls match the reference's in kind, group, size and order. {around}"
+    return f"Find the line that first sets this value{whose}, and print it after each line that changes it."
 
 
 def _calls_of_its_own(trial: Trial) -> bool:
