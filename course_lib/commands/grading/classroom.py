@@ -10,7 +10,6 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
 
@@ -21,31 +20,30 @@ COPIES = ("work", "sharded")
 """The names of the folder that `course lab` makes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Student:
-    """One student: the grade of each exercise that was in a notebook, by name."""
+def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
+    """Return CSV with a row for each student and a column for each lesson: the percentage of exercises that passed.
 
-    name: str
-    grades: Mapping[str, Grade]
-
-    def passed(self, lesson: Lesson) -> int | None:
-        """Return how many of the lesson's exercises passed; None if no notebook has one of them."""
-        found = [self.grades[name].status == "passed" for name in lesson.exercises if name in self.grades]
-        return sum(found) if found else None
-
-
-def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student]:
-    """Return the students whose notebooks were graded, by name."""
-    notebooks: dict[str, list[Graded]] = defaultdict(list)
+    The first four columns are those that Canvas looks for. Moodle asks which column is which. A lesson without a
+    notebook has no grade.
+    """
+    attempts: dict[str, list[Grade]] = defaultdict(list)
     for one, name in zip(graded, _names(graded, course), strict=True):
-        notebooks[name].append(one)
-    return [
-        Student(
-            name=name,
-            grades=best(grade for one in ones for grade in one.exercises if grade.status != "missing"),
-        )
-        for name, ones in sorted(notebooks.items())
-    ]
+        attempts[name] += [grade for grade in one.exercises if grade.status != "missing"]
+    everyone = {name: best(grades) for name, grades in sorted(attempts.items())}
+    handed_in = [lesson for lesson in course if any(_percentage(lesson, grades) for grades in everyone.values())]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["Student", "ID", "SIS Login ID", "Section", *(lesson.path.stem for lesson in handed_in)])
+    for name, grades in everyone.items():
+        student = as_text(name)
+        writer.writerow([student, "", student, "", *(_percentage(lesson, grades) for lesson in handed_in)])
+    return text.getvalue()
+
+
+def _percentage(lesson: Lesson, grades: Mapping[str, Grade]) -> str:
+    """Return how many of the lesson's exercises passed; empty if no notebook has one of them."""
+    passed = [grades[name].status == "passed" for name in lesson.exercises if name in grades]
+    return f"{100 * sum(passed) / len(lesson.exercises):.1f}" if passed else ""
 
 
 def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
@@ -64,22 +62,3 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
                 found[place.name, grade.exercise].add(place)
     shared = {name for (name, _), where in found.items() if len(where) > 1}
     return [str(place) if place.name in shared else place.name for place in places]
-
-
-def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
-    """Return CSV with a row for each student and a column for each lesson: the percentage of exercises that passed.
-
-    The first four columns are those that Canvas looks for. Moodle asks which column is which. A lesson without a
-    notebook has no grade.
-    """
-    everyone = students(graded, course)
-    handed_in = [lesson for lesson in course if any(one.passed(lesson) is not None for one in everyone)]
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["Student", "ID", "SIS Login ID", "Section", *(lesson.path.stem for lesson in handed_in)])
-    for one in everyone:
-        name = as_text(one.name)
-        shares = ((one.passed(lesson), len(lesson.exercises)) for lesson in handed_in)
-        percentages = ("" if passed is None else f"{100 * passed / of:.1f}" for passed, of in shares)
-        writer.writerow([name, "", name, "", *percentages])
-    return text.getvalue()
