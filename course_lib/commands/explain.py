@@ -1,7 +1,5 @@
 """The latest attempt at an exercise as plain text, for a person to read or to paste into a conversation."""
 
-from typing import Any
-
 from ..errors import CourseError
 from ..progress import Progress
 
@@ -26,20 +24,16 @@ def explain(exercise: str | None, progress: Progress) -> str:
     attempt = progress.last_attempt(name)
     if attempt is None:
         raise CourseError(f"there is no attempt at {name or 'any exercise'} yet. Run the cell of an exercise first.")
-    one = exercises.get(attempt.exercise)
+    task = exercises.get(attempt.exercise)
     findings = [] if attempt.status == "passed" else attempt.findings or []
-    found = [_text(finding) for finding in findings]
+    found = [
+        exercises.Finding(**one | {"table": tuple(exercises.Row(**row) for row in one["table"])}).text(hints=False)
+        for one in findings
+    ]
     return (
-        f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"
-        f"## Task\n\n{one.task}\n\n"
+        f"# {task.title} ({task.name}): {OUTCOMES[attempt.status]}\n\n"
+        f"## Task\n\n{task.task}\n\n"
         f"## Attempt\n\n```python\n{attempt.source}\n```\n\n"
         f"## Check\n\n"
         + ("\n\n".join(found) or ("It did not end." if attempt.status is None else "It found nothing wrong."))
     )
-
-
-def _text(stored: dict[str, Any]) -> str:
-    """Return a finding of the record as the notebook shows it."""
-    from ..exercises import Finding, Row
-
-    return Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}).text(hints=False)

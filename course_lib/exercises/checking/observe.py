@@ -164,7 +164,7 @@ def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
     """Return the replay of a run of `solution` on `case`, also of one that fails."""
     world = World(case.world_size or 1, backend="simulated", timeout=CPU_LIMIT, replay=True)
     try:
-        return _run(exercise, solution, case, world, _value_on_rank).replay()
+        return _run(exercise, solution, case, world, value_on_rank).replay()
     except RankError as error:
         return error.replay()
 
@@ -199,7 +199,8 @@ def _on_rank(
     return value, before, plain(arguments)
 
 
-def _value_on_rank(trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]) -> object:
+def value_on_rank(trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]) -> Any:
+    """Return what the `trial` of an exercise returns on this rank."""
     __tracebackhide__ = True
     return trial(solution, *args(dist.get_rank()))
 
