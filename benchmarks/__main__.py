@@ -8,7 +8,7 @@ from pathlib import Path
 
 from course_lib.plots.canvas import COMPUTE, FAINT, INK, NOTE, SMALL, WIDTH, Canvas, text_width
 
-from . import diagnosis, dryrun, lessons, meter, programs, stages, worlds
+from . import counterexamples, diagnosis, dryrun, lessons, meter, programs, stages, worlds
 from .measure import Row, machine
 
 BENCHMARKS = {
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "diagnosis": diagnosis.rows,
     "dryrun": dryrun.rows,
     "lessons": lessons.rows,
+    "counterexamples": counterexamples.rows,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 FIGURE = RESULTS.with_suffix(".svg")

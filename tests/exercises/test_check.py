@@ -66,7 +66,7 @@ def test_another_order_of_summation_is_not_wrong() -> None:
 # What is wrong
 
 
-def test_a_wrong_solution_is_shown_on_the_first_case_that_fails() -> None:
+def test_a_wrong_solution_is_shown_on_the_smallest_case_that_fails() -> None:
     def halved(x: torch.Tensor) -> torch.Tensor:
         copy = x.clone()
         dist.all_reduce(copy, op=dist.ReduceOp.SUM)
@@ -75,10 +75,10 @@ def test_a_wrong_solution_is_shown_on_the_first_case_that_fails() -> None:
     verdict = MEAN.check(halved)
 
     assert (verdict.status, verdict.mistake) == ("failed", "halved")
-    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "3 ranks, 4 elements")
+    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "1 rank, 3 elements")
     finding = only(verdict)
     assert finding.observed.startswith("rank 0 returned [")
-    assert [(row.rank, row.differs) for row in finding.table] == [(0, True), (1, True), (2, True)]
+    assert [(row.rank, row.differs) for row in finding.table] == [(0, True)]
     assert (finding.likely, finding.action) == ("You divide by 2.", "Divide by the world size.")
 
 
@@ -88,6 +88,16 @@ def test_where_no_cause_is_known_cases_that_are_right_are_named() -> None:
 
     finding = only(MEAN.check(wrong_on_three))
     assert finding.likely == "" and " Right with 2 ranks, " in finding.observed
+
+
+def test_a_solution_that_fails_on_no_smaller_case_is_shown_where_it_failed() -> None:
+    def wrong_on_four_ranks(x: torch.Tensor) -> torch.Tensor:
+        return mean(x) + (dist.get_world_size() == 4 and len(x) > 4)
+
+    exercise = changed(MEAN, draw=lambda rng, number: draw_mean(rng, 2))
+    verdict = exercise.check(wrong_on_four_ranks)
+
+    assert (verdict.status, verdict.case) == ("failed", "4 ranks, 5 elements")
 
 
 def test_a_mistake_that_nobody_knew_is_not_given_a_known_name() -> None:
@@ -183,7 +193,7 @@ def test_a_rule_is_checked_besides_the_values() -> None:
     verdict = MEAN.check(lambda x: torch.stack(gathered(x)).mean(0))
 
     assert (verdict.status, verdict.mistake) == ("failed", None)
-    assert only(verdict).observed == "both ranks called all_gather."
+    assert only(verdict).observed == "rank 0 called all_gather."
 
 
 def test_arguments_must_end_up_as_the_reference_leaves_them() -> None:
@@ -204,7 +214,7 @@ def test_a_trial_decides_what_is_compared() -> None:
     exercise = changed(MEAN, trial=sizes, mistakes=())
 
     assert exercise.check(sum_for_mean).status == "passed"
-    assert only(exercise.check(lambda x: mean(x)[1:])).observed.startswith("rank 0 has 3, expected 4.")
+    assert only(exercise.check(lambda x: mean(x)[1:])).observed.startswith("rank 0 has 2, expected 3.")
 
 
 # What raises or never ends
@@ -405,7 +415,7 @@ def test_a_function_that_calls_itself_is_not_taken_for_the_reference() -> None:
 
     verdict = MEAN.check(solution)
 
-    assert only(verdict).observed.startswith("both ranks raised RecursionError")
+    assert only(verdict).observed.startswith("rank 0 of 1 raised RecursionError")
     assert variables["echo"] is mean
 
 
@@ -481,7 +491,7 @@ def test_progress_is_told_case_by_case() -> None:
 @pytest.mark.parametrize("name", ["zero1.sharded_step", "zero2.start_reduction"])
 def test_a_result_that_is_missing_where_a_function_is_asked_for_is_named(name: str) -> None:
     exercise = get(name)
-    verdict = exercise.check(lambda *args: exercise.reference(*args) and None)  # the trial calls this None
+    verdict = exercise.check(lambda *args: exercise.reference(*args)())  # the trial calls the None that this returns
 
     assert "rank 0 returned None, expected a function." in str(verdict)
     assert "without parentheses" in str(verdict.next_step)
@@ -497,7 +507,7 @@ def test_the_learners_function_runs_once_on_each_case(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cases, "observe", observed)
 
     assert MEAN.check(sum_for_mean).mistake == "sum-for-mean"
-    assert len(set(ran)) == len(ran) > 2  # on those of the diagnosis, too
+    assert len(set(ran)) == len(ran) > 2  # on the smallest case that fails, too, and on those of the diagnosis
 
 
 def test_a_world_of_ones_own_is_given_the_cases_of_its_size() -> None:

@@ -1,4 +1,4 @@
-"""The cases of a check, which a solution must pass, and its runs on them.
+"""The cases of a check: those that a solution must pass, its runs on them, and small ones that show where it fails.
 
 And draws that exercises share, for their cases: world sizes, and tensors from a seed.
 """
@@ -6,7 +6,7 @@ And draws that exercises share, for their cases: world sizes, and tensors from a
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,19 +15,31 @@ import torch
 from ...errors import CourseError
 from ...world import World
 from ..form.declaration import Case, Declaration, Solution
+from .compare import differences, findings
+from .findings import Finding
 from .observe import Observation, Trial, observe, recall
 
 DTYPES = (torch.float32, torch.int64, torch.float64)
 
 
-def draw(exercise: Declaration, seed: int, world: World | None = None) -> list[Case]:
+class SmallNumbers(random.Random):
+    """A random stream in which small whole numbers are likely. Numbers of 32 bits, such as seeds, stay as they are."""
+
+    def getrandbits(self, k: int, /) -> int:
+        bits = super().getrandbits
+        return min(bits(k) for _ in range(16 if k < 32 else 1))
+
+
+def draw(
+    exercise: Declaration, seed: int, world: World | None = None, *, stream: type[random.Random] = random.Random
+) -> list[Case]:
     """Return the cases of a check; with a world, those that fit its size.
 
     Raises:
         CourseError: no case fits.
     """
     numbers = range(exercise.case_count if world is None else 20 * exercise.case_count)
-    cases = [redraw(exercise, seed, number) for number in numbers]
+    cases = [redraw(exercise, seed, number, stream) for number in numbers]
     fitting = [case for case in cases if world is None or case.world_size in (0, world.world_size)]
     if not fitting:
         sizes = sorted({case.world_size for case in cases})
@@ -38,9 +50,9 @@ def draw(exercise: Declaration, seed: int, world: World | None = None) -> list[C
     return fitting[: exercise.case_count]
 
 
-def redraw(exercise: Declaration, seed: int, number: int) -> Case:
+def redraw(exercise: Declaration, seed: int, number: int, stream: type[random.Random]) -> Case:
     """Return a case by what is stored in its `drawn`."""
-    return replace(exercise.draw(random.Random(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number))
+    return replace(exercise.draw(stream(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number, stream))
 
 
 class Runs:
@@ -86,6 +98,25 @@ def _bound_to_its_name(solution: Solution) -> Iterator[None]:
     finally:
         if bound:
             variables[name] = before
+
+
+def smallest(failed: Trial, found: list[Finding], run: Callable[[Case], Trial]) -> tuple[Trial, list[Finding]]:
+    """Return a trial with the fewest ranks, and few elements, that fails in the same way, and its findings.
+
+    Where its numbers are right, such as on one rank, a solution may break a rule. That is another failure.
+
+    If no smaller case fails, these are `failed` and its findings, `found`.
+    """
+    most_ranks = failed.case.world_size
+    compared = differences if differences(failed) else findings
+    cases = draw(failed.exercise, failed.case.drawn[0], stream=SmallNumbers)
+    for case in sorted(cases, key=lambda case: case.world_size):
+        if case.world_size > most_ranks:
+            break
+        trial = run(case)
+        if trial.expected.error is None and (here := compared(trial)):
+            return trial, here
+    return failed, found
 
 
 def whole_numbers(*shape: int, seed: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 from ...meter import Replay
 from ...world import World, put_off
 from ..form.declaration import Case, Declaration, Mistake, Solution
-from .cases import Runs, draw, redraw
+from .cases import Runs, draw, redraw, smallest
 from .compare import broken_rules, differences, findings
 from .diagnose import SECONDS, contradicted, diagnose
 from .failures import misfit, unattempted
@@ -103,11 +103,13 @@ def _cost(observations: list[Observation]) -> Cost:
 
 
 def _explained(verdict: Verdict, trial: Trial, found: list[Finding], runs: Runs, cases: list[Case]) -> Verdict:
-    """Return the verdict on the case that fails, with the cause if known mistakes explain it."""
+    """Return the verdict on the smallest case that fails, with the cause if known mistakes explain it."""
     mistake = None
     if not trial.yours.timed_out:
         with suppress(KeyboardInterrupt):  # report what is known so far
-            mistake = diagnose(runs, [trial.case, *(case for case in cases if case is not trial.case)])
+            if runs.world is None:
+                trial, found = smallest(trial, found, runs.trial)
+            mistake = diagnose(runs, [trial.case, *cases])
             wrong = trial.yours.error is None and not trial.yours.warnings and differences(trial)
             if mistake is None and wrong and not found[0].likely:
                 found = [_beside_right_cases(found[0], runs, cases), *found[1:]]

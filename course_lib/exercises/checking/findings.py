@@ -101,7 +101,7 @@ class Verdict:
         cases_tried: the number of cases tried, including the first that failed.
         case_count: the number of all cases.
         seed: the seed of the cases: `check(solution, seed=seed)` draws them again.
-        case: the first case that fails, in a few words.
+        case: the smallest case found that fails, in a few words.
         ranks: the number of ranks of this case; 0 without a world.
         drawn: from which this case can be drawn again; see `Case.drawn`.
         cost: after a pass: what the solution takes.

@@ -35,7 +35,7 @@ class Case:
         args: returns, for a rank, the positional arguments of the solution there. It makes new, equal arguments on
             every call, because a run may change them. It is called on the rank itself.
         what: the case in a few words, for the learner, without its number of ranks: "10 elements".
-        drawn: the seed and the number that it was drawn from; set by the check.
+        drawn: the seed, the number and the kind of random stream that it was drawn from; set by the check.
     """
 
     world_size: int
