@@ -55,9 +55,13 @@ def add_limits_and_reports(argument: Callable[..., Any]) -> None:
     jobs = "how many notebooks are graded at a time (as many as this machine has cores, up to 8)"
     argument("--jobs", type=whole, default=min(8, os.cpu_count() or 1), metavar="N", help=jobs)
     argument("--json", type=report, metavar="FILE", help="write the results as JSON")
+    go_on = "go on where an earlier run was stopped: keep the grades of unchanged notebooks in the file of --json"
+    argument("--continue", action="store_true", dest="go_on", help=go_on)
     argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
     gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
     argument("--gradebook", type=report, metavar="FILE", help=gradebook)
+    page = "write a page for the teacher as HTML: where each student is, and common mistakes"
+    argument("--page", type=report, metavar="FILE", help=page)
 
 
 def add_run_arguments(parser: Any) -> None:

@@ -142,21 +142,33 @@ def run_check(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: end the processes that notebooks started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
-    course = lessons() if options.gradebook else ()
+    course = lessons() if options.gradebook or options.page else ()
     reports: list[tuple[Path | None, str, Report]] = [
         (options.json, "utf-8", grading.as_json),
         (options.csv, CSV, grading.as_csv),
         (options.gradebook, CSV, partial(grading.as_gradebook, course=course)),
+        (options.page, "utf-8", partial(grading.as_page, course=course)),
     ]
     graded: list[grading.Graded] = []
-    _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
-    for one in grading.grade(options.notebooks, limits, jobs=options.jobs):
+    done = _earlier(options.json, grading.from_json) if options.go_on else []
+    _write(reports, [*done])  # now and after each notebook: a class takes hours, and results so far are kept
+    for one in grading.grade(options.notebooks, limits, jobs=options.jobs, done=done):
         print(one, flush=True)
         graded.append(one)
-        _write(reports, graded)
+        _write(reports, [*graded, *(one for one in done if one.notebook not in {other.notebook for other in graded})])
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1
+
+
+def _earlier(file: Path | None, read: Callable[[str], list[Any]]) -> list[Any]:
+    """Return the grades that an earlier run has written; none if there was no such run."""
+    if file is None:
+        raise CourseError("--continue needs --json FILE, the file of the run that was stopped. Name it.")
+    try:
+        return read(file.read_text("utf-8")) if file.exists() else []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CourseError(f"{file} is not a file that --json has written ({error}). Name a different one.") from error
 
 
 def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:

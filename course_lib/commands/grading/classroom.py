@@ -1,23 +1,94 @@
-"""A class: its grades as Canvas and Moodle import them.
+"""A class: its grades as Canvas and Moodle import them, and a page for its teacher.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named, or the folder around `work` or `sharded`. Any other file is named after its student: `ann.ipynb`. An exercise has
-passed if one of the student's attempts has, in any of the student's notebooks.
+named, or the folder around `work` or `sharded`. If several students have a folder of one name, as in nbgrader's
+`submitted/ann/lesson03/`, the folder around it is the student's. Any other file is named after its student:
+`ann.ipynb`. If files of one name in two folders have the same exercise, as `solution.ipynb` of two students does, the
+folder is part of the name. An exercise has passed if one of the student's attempts has, in any of the student's
+notebooks.
 """
 
 import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from unicodedata import normalize
 
 from ...syllabus import Lesson
+from ...widgets.style import SHEET, details
 from .report import Grade, Graded, as_text, best
 
 COPIES = ("work", "sharded")
 """The names of the folder that `course lab` makes."""
+
+STYLE = "body { font-family: sans-serif; margin: 1em } .course-widget h2 { margin-top: 1em } th { white-space: nowrap }"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """One student: the grade of each exercise that was in a notebook, by name, and why notebooks ended early."""
+
+    name: str
+    grades: Mapping[str, Grade]
+    ended: tuple[str, ...]
+
+    def passed(self, lesson: Lesson) -> int | None:
+        """Return how many of the lesson's exercises passed; None if no notebook has one of them."""
+        found = [self.grades[name].status == "passed" for name in lesson.exercises if name in self.grades]
+        return sum(found) if found else None
+
+
+def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student]:
+    """Return the students whose notebooks were graded, by name."""
+    notebooks: dict[str, list[Graded]] = defaultdict(list)
+    for one, name in zip(graded, _names(graded, course), strict=True):
+        notebooks[name].append(one)
+    return [
+        Student(
+            name=name,
+            grades=best(grade for one in ones for grade in one.exercises if grade.status != "missing"),
+            ended=tuple(one.ended for one in ones if one.ended),
+        )
+        for name, ones in sorted(notebooks.items())
+    ]
+
+
+def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
+    """Return the name of each notebook's student."""
+    titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
+    lesson_file = re.compile(rf"(Copy of )*\d\d({titles})")  # a release may renumber the lessons
+    paths = [Path(normalize("NFC", one.notebook)).absolute() for one in graded]
+    files = ["" if lesson_file.match(path.name) else path.stem for path in paths]
+    folders = _folders(graded, paths)
+    shared = _shared(graded, files, folders) - {""}
+    both = zip(folders, files, strict=True)
+    return [f"{folder}/{file}" if file in shared else file or folder for folder, file in both]
+
+
+def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:
+    """Return the name of the folder of each notebook's student: its own, or the one around it."""
+    outwards = [[parent for parent in path.parents if parent.name not in COPIES] for path in paths]
+    inner, outer = [parents[0].name for parents in outwards], [parents[:2][-1] for parents in outwards]
+    both = [*zip(inner, outer, strict=True)]
+    shared = _shared(graded, inner, outer)
+    around = {parent for name, parent in both if name in shared}
+    if around & _shared(graded, outer, inner):  # either can be the student: `try1/ann`, or `ann/try1`
+        return [f"{parent.name}/{name}" if name in shared else name for name, parent in both]
+    return [parent.name if parent in around else name for name, parent in both]
+
+
+def _shared(graded: Iterable[Graded], names: Iterable[Hashable], places: Iterable[Hashable]) -> set[Hashable]:
+    """Return the names that have the same exercise in two places."""
+    found: dict[tuple[Hashable, str], set[Hashable]] = defaultdict(set)
+    for one, name, place in zip(graded, names, places, strict=True):
+        for grade in one.exercises:
+            if grade.status != "missing":
+                found[name, grade.exercise].add(place)
+    return {name for (name, _), where in found.items() if len(where) > 1}
 
 
 def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
@@ -26,39 +97,58 @@ def as_gradebook(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
     The first four columns are those that Canvas looks for. Moodle asks which column is which. A lesson without a
     notebook has no grade.
     """
-    attempts: dict[str, list[Grade]] = defaultdict(list)
-    for one, name in zip(graded, _names(graded, course), strict=True):
-        attempts[name] += [grade for grade in one.exercises if grade.status != "missing"]
-    everyone = {name: best(grades) for name, grades in sorted(attempts.items())}
-    handed_in = [lesson for lesson in course if any(_percentage(lesson, grades) for grades in everyone.values())]
+    everyone = students(graded, course)
+    handed_in = [lesson for lesson in course if any(one.passed(lesson) is not None for one in everyone)]
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["Student", "ID", "SIS Login ID", "Section", *(lesson.path.stem for lesson in handed_in)])
-    for name, grades in everyone.items():
-        student = as_text(name)
-        writer.writerow([student, "", student, "", *(_percentage(lesson, grades) for lesson in handed_in)])
+    for one in everyone:
+        name = as_text(one.name)
+        shares = ((one.passed(lesson), len(lesson.exercises)) for lesson in handed_in)
+        percentages = ("" if passed is None else f"{100 * passed / of:.1f}" for passed, of in shares)
+        writer.writerow([name, "", name, "", *percentages])
     return text.getvalue()
 
 
-def _percentage(lesson: Lesson, grades: Mapping[str, Grade]) -> str:
-    """Return how many of the lesson's exercises passed; empty if no notebook has one of them."""
-    passed = [grades[name].status == "passed" for name in lesson.exercises if name in grades]
-    return f"{100 * sum(passed) / len(lesson.exercises):.1f}" if passed else ""
+def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
+    """Return an HTML page: how far each student is, and which exercises failed, with their mistakes."""
+    everyone = students(graded, course)
+    titles = {name: f"{title} ({lesson.title})" for lesson in course for name, title in lesson.exercises.items()}
+    cards = "".join(_card(one, course) for one in everyone)
+    rows = "".join(_mistake_rows(everyone, titles))
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>Class</title><style>{SHEET} {STYLE}</style>"
+        f'<body class="course-widget"><h2>Where everyone is</h2><div class="course-map">{cards}</div>'
+        "<h2>Common mistakes</h2><table><tr><th>Exercise<th>Students<th>What the check observed</tr>"
+        f"{rows}</table></body></html>\n"
+    )
 
 
-def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
-    """Return the name of each notebook's student; a path, if the same exercise is in two places of one name."""
-    titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
-    lesson_file = re.compile(rf"(Copy of )*\d\d({titles})")  # a release may renumber the lessons
-    places: list[Path] = []
-    found: dict[tuple[str, str], set[Path]] = defaultdict(set)
-    for one in graded:
-        path = Path(normalize("NFC", one.notebook)).absolute()
-        folder = next(parent for parent in path.parents if parent.name not in COPIES)
-        place = folder if lesson_file.match(path.name) else folder / path.stem
-        places.append(place)
-        for grade in one.exercises:
-            if grade.status != "missing":
-                found[place.name, grade.exercise].add(place)
-    shared = {name for (name, _), where in found.items() if len(where) > 1}
-    return [str(place) if place.name in shared else place.name for place in places]
+def _card(student: Student, course: Iterable[Lesson]) -> str:
+    """Return the card of one student, with a bar for each lesson that they handed in."""
+    bars = "".join(
+        f'<p>{escape(lesson.title)}: {passed} of {len(lesson.exercises)} <progress max="{len(lesson.exercises)}"'
+        f' value="{passed}" aria-label="{escape(lesson.title)}"></progress></p>'
+        for lesson in course
+        if (passed := student.passed(lesson)) is not None
+    )
+    ended = "".join(f"<p>Ended early: {escape(reason)}</p>" for reason in student.ended)
+    return f'<div class="course-card"><h4>{escape(student.name)}</h4>{bars}{ended}</div>'
+
+
+def _mistake_rows(everyone: Iterable[Student], titles: Mapping[str, str]) -> list[str]:
+    """Return a row for each exercise and known mistake that a student has, the most frequent first.
+
+    Without a known mistake, students share a row if the check observed the same.
+    """
+    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for student in everyone:
+        for grade in student.grades.values():
+            if grade.status in ("failed", "error"):
+                found[grade.exercise, grade.mistake or grade.observed].append((student.name, grade.observed))
+    return [
+        f"<tr><td>{escape(titles.get(exercise, exercise))}<td>"
+        f"{details(str(len(who)), escape(', '.join(name for name, _ in who)))}<td>{escape(who[0][1])}</tr>"
+        for (exercise, _), who in sorted(found.items(), key=lambda entry: -len(entry[1]))
+    ]

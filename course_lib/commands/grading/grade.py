@@ -1,5 +1,6 @@
 """Grade one notebook: run it, check its functions, and add the exercises of its lesson that it lacks."""
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,16 +22,19 @@ from .report import Grade, Graded, best
 LONGEST_CELL = 100_000  # characters; to hash more takes too long
 
 
-def grade(paths: Sequence[Path], limits: Limits | None = None, *, jobs: int = 1) -> Iterator[Graded]:
+def grade(
+    paths: Sequence[Path], limits: Limits | None = None, *, jobs: int = 1, done: Iterable[Graded] = ()
+) -> Iterator[Graded]:
     """Grade notebooks, in their order. No notebook can prevent the grading of the others.
 
     Args:
         paths: the notebooks.
         limits: for each.
         jobs: how many are graded at a time.
+        done: grades of an earlier run, which was stopped: a notebook with the same content is not graded again.
     """
     limits = limits or Limits()
-    grade_one = partial(_graded_or_why_not, lessons(), limits)
+    grade_one = partial(_graded_or_why_not, lessons(), limits, {(one.notebook, one.digest): one for one in done})
     pool = ThreadPoolExecutor(jobs)
     try:
         yield from pool.map(grade_one, paths)
@@ -39,13 +43,18 @@ def grade(paths: Sequence[Path], limits: Limits | None = None, *, jobs: int = 1)
         pool.shutdown(cancel_futures=True)
 
 
-def _graded_or_why_not(course: Iterable[Lesson], limits: Limits, path: Path) -> Graded:
+def _graded_or_why_not(
+    course: Iterable[Lesson], limits: Limits, done: Mapping[tuple[str, str], Graded], path: Path
+) -> Graded:
+    digest = ""
     try:
-        return _graded(path, course, limits)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        graded = done.get((str(path), digest)) or _graded(path, course, limits)
     except (CourseError, OSError) as error:
-        return Graded(notebook=str(path), ended=str(error))
+        graded = Graded(notebook=str(path), ended=str(error))
     except Exception as error:  # whatever happens, the next notebook is graded
-        return Graded(notebook=str(path), ended=f"it could not be graded ({type(error).__name__}: {error})")
+        graded = Graded(notebook=str(path), ended=f"it could not be graded ({type(error).__name__}: {error})")
+    return replace(graded, digest=digest)
 
 
 def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:

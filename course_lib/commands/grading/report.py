@@ -39,12 +39,14 @@ class Graded:
     Attributes:
         ended: why its run ended early; empty if it did not.
         remarks: points for an instructor.
+        digest: of the notebook's content, SHA-256; empty if it cannot be read.
     """
 
     notebook: str
     exercises: tuple[Grade, ...] = ()
     ended: str = ""
     remarks: tuple[str, ...] = ()
+    digest: str = ""
 
     @property
     def passed(self) -> bool:
@@ -83,6 +85,20 @@ def _printable(text: str) -> str:
 def as_json(graded: Sequence[Graded]) -> str:
     """Return a list of notebooks, each with the fields of its `Graded`, and whether it `passed`."""
     return json.dumps([asdict(one) | {"passed": one.passed} for one in graded], indent=1, ensure_ascii=False)
+
+
+def from_json(text: str) -> list[Graded]:
+    """Return what `as_json` wrote. Raises ValueError, KeyError or TypeError for other texts."""
+    return [
+        Graded(
+            notebook=one["notebook"],
+            exercises=tuple(Grade(**grade) for grade in one["exercises"]),
+            ended=one["ended"],
+            remarks=tuple(one["remarks"]),
+            digest=one["digest"],
+        )
+        for one in json.loads(text)
+    ]
 
 
 def as_csv(graded: Sequence[Graded]) -> str:

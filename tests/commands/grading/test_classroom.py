@@ -1,4 +1,4 @@
-"""The grades of a class, as Canvas and Moodle import them."""
+"""The grades of a class, as Canvas and Moodle import them and as a page."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.commands import cli
-from course_lib.commands.grading import Grade, Graded, as_gradebook
+from course_lib.commands.grading import Grade, Graded, as_gradebook, as_json, as_page, from_json
 from course_lib.syllabus import Lesson
 
 COURSE = [
@@ -55,19 +55,21 @@ def test_an_exercise_that_passed_in_one_notebook_has_passed() -> None:
 
     (ann,) = read(graded)
     assert ann["03-first"] == "100.0"
+    assert "it is 4" not in as_page(graded, COURSE)
 
 
 @pytest.mark.parametrize(
     ("files", "names"),
     [
-        (["/in/ann/Copy of 03-first.ipynb", "/in/bob/Copy of Copy of 07-first.ipynb"], ["ann", "bob"]),
-        (["/in/ann/sharded/03-first.ipynb", "/in/bob/sharded/03-first.ipynb"], ["ann", "bob"]),
-        (["/in/01-tanaka.ipynb", "/in/02-sato.ipynb"], ["01-tanaka", "02-sato"]),
-        (["/in/ann/solution.ipynb", "/in/bob/solution.ipynb"], ["/in/ann/solution", "/in/bob/solution"]),
-        (["/in/1/ann/03-first.ipynb", "/in/1/bob/03-first.ipynb", "/in/2/ann/03-first.ipynb"],
-            ["/in/1/ann", "/in/2/ann", "bob"]),
+        (["in/ann/Copy of 03-first.ipynb", "in/bob/Copy of Copy of 07-first.ipynb"], ["ann", "bob"]),
+        (["in/ann/sharded/03-first.ipynb", "in/bob/sharded/03-first.ipynb"], ["ann", "bob"]),
+        (["in/01-tanaka.ipynb", "in/02-sato.ipynb"], ["01-tanaka", "02-sato"]),
+        (["in/ann/solution.ipynb", "in/bob/solution.ipynb"], ["ann/solution", "bob/solution"]),
+        (["in/ann/late/03-first.ipynb", "in/bob/late/03-first.ipynb", "in/ann/03-first.ipynb"], ["ann", "bob"]),
+        (["in/ann/ps1/solution.ipynb", "in/bob/work/ps1/solution.ipynb"], ["ann/solution", "bob/solution"]),
+        (["in/1/ann/03-first.ipynb", "in/1/bob/03-first.ipynb", "in/2/ann/03-first.ipynb"], ["1/ann", "2/ann", "bob"]),
     ],
-)  # fmt: skip
+)
 def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[str]) -> None:
     assert [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])] == names
 
@@ -78,29 +80,69 @@ def test_different_lessons_of_one_name_in_two_folders_are_one_row() -> None:
     assert list(ann.values()) == ["ann", "", "ann", "", "100.0", "100.0"]
 
 
-def test_a_notebook_that_cannot_be_read_has_no_grade() -> None:
+@pytest.mark.parametrize("layout", ["in/{student}/{lesson}/{file}.ipynb", "in/{lesson}/{student}/{file}.ipynb"])
+def test_folders_of_students_can_hold_those_of_lessons_or_lie_in_them(layout: str) -> None:
+    first = [layout.format(student=name, lesson="lesson03", file="03-first") for name in ("ann", "bob")]
+    second = notebook(layout.format(student="ann", lesson="lesson04", file="04-second"), passed("b.z"))
+    ann, bob = read([*(notebook(file, passed("a.x"), passed("a.y")) for file in first), second])
+    assert list(ann.values()) == ["ann", "", "ann", "", "100.0", "100.0"]
+    assert list(bob.values()) == ["bob", "", "bob", "", "100.0", ""]
+
+
+def test_a_notebook_that_cannot_be_read_has_no_grade_and_its_reason_is_on_the_page() -> None:
     graded = [notebook("ann/03-first.ipynb", ended="it is not a notebook")]
 
     (ann,) = read(graded)
     assert list(ann) == ["Student", "ID", "SIS Login ID", "Section"]
+    assert "<p>Ended early: it is not a notebook</p>" in as_page(graded, COURSE)
 
 
-def test_a_name_is_no_formula() -> None:
-    (student,) = read([notebook("=1+1/03-first.ipynb", slip("a.x", ""))])
-    assert student["Student"] == student["SIS Login ID"] == "'=1+1"
+def test_a_page_has_the_most_frequent_mistake_first() -> None:
+    graded = [
+        notebook("ann/03-first.ipynb", slip("a.x", "rare", "a rare result"), slip("a.y", "common")),
+        notebook("ben/03-first.ipynb", passed("a.x"), slip("a.y", "common")),
+    ]
+
+    page = as_page(graded, COURSE)
+    assert "03 · First: 1 of 2 <progress" in page
+    assert "<td>Y (03 · First)<td><details><summary>2</summary>ann, ben</details><td>it is 4" in page
+    assert page.index("it is 4") < page.index("a rare result")
 
 
-def test_the_command_writes_a_gradebook_and_into_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gradebook, table = tmp_path / "grades.csv", tmp_path / "class.csv"
+def test_students_without_a_known_mistake_share_a_row_only_if_the_check_observed_the_same() -> None:
+    observed = {"ann": "its cell did not end", "ben": "it returned None", "eve": "it returned None"}
+    graded = [notebook(f"{name}/03-first.ipynb", slip("a.x", "", text)) for name, text in observed.items()]
+
+    page = as_page(graded, COURSE)
+    assert "<summary>2</summary>ben, eve</details><td>it returned None" in page
+    assert "<summary>1</summary>ann</details><td>its cell did not end" in page
+
+
+def test_a_name_or_an_observation_is_neither_markup_nor_a_formula() -> None:
+    graded = [notebook("=1+1<b>/03-first.ipynb", slip("a.x", "", "<script>alert()</script>"))]
+
+    (student,) = read(graded)
+    assert student["Student"] == student["SIS Login ID"] == "'=1+1<b>"
+    page = as_page(graded, COURSE)
+    assert "=1+1&lt;b&gt;" in page and "&lt;script&gt;" in page
+    assert "<b>" not in page and "<script" not in page
+
+
+def test_the_command_writes_all_and_keeps_earlier_grades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradebook, page, record = tmp_path / "grades.csv", tmp_path / "class.html", tmp_path / "all.json"
+    bob = notebook("bob/04-second.ipynb", slip("b.z", ""))
+    record.write_text(as_json([bob]))
     os.mkfifo(tmp_path / "pipe")
-    table.symlink_to("pipe")
-    reader = os.open(table, os.O_RDWR)  # so that nobody waits for the other end
+    page.symlink_to("pipe")
+    reader = os.open(page, os.O_RDWR)  # so that nobody waits for the other end
     monkeypatch.setattr("course_lib.commands.cli.lessons", lambda: COURSE)
     monkeypatch.setattr(
         "course_lib.commands.grading.grade", lambda paths, limits, **_: [notebook(str(paths[0]), passed("b.z"))]
     )
+    reports = ["--gradebook", str(gradebook), "--page", str(page), "--json", str(record)]
 
-    assert cli.main(["check", "ann/04-second.ipynb", "--gradebook", str(gradebook), "--csv", str(table)]) == 0
-    assert gradebook.read_text() == "\ufeffStudent,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\n"
-    assert table.is_fifo() and "ann/04-second.ipynb,yes,b.z,passed" in os.read(reader, 100_000).decode()
+    assert cli.main(["check", "ann/04-second.ipynb", "--continue", *reports]) == 0
+    assert gradebook.read_text() == "\ufeffStudent,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\nbob,,bob,,0.0\n"
+    assert from_json(record.read_text()) == [notebook("ann/04-second.ipynb", passed("b.z")), bob]
+    assert page.is_fifo() and "04 · Second: 1 of 1 <progress" in os.read(reader, 100_000).decode()
     os.close(reader)

@@ -1,6 +1,7 @@
 """Notebooks are graded, whatever they do."""
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 
 from course_lib import exercise
 from course_lib.commands import cli
-from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, grade
+from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
 from course_lib.commands.grading.grade import _expected
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.commands.grading.kernel import _Client, handed_in
@@ -110,13 +111,37 @@ def of(one: Graded) -> dict[str, Grade]:
     return {grade.exercise: grade for grade in one.exercises}
 
 
+@pytest.fixture(scope="module")
+def resumed(write: Write) -> tuple[Graded, Graded, Graded]:
+    """The grade of an earlier run, of an unchanged notebook, and what a later run makes of it and of a changed one."""
+    same, right = write("same", "1 / 0"), write("right", IMPORTS, HELPER, RIGHT)
+    earlier = [
+        Graded(notebook=str(path), ended="of an earlier run", digest=hashlib.sha256(content).hexdigest())
+        for path, content in ((same, same.read_bytes()), (right, b"an earlier version"))
+    ]
+    kept, anew = grade([same, right], Limits(seconds=120), done=earlier, jobs=2)
+    return earlier[0], kept, anew
+
+
 @pytest.mark.slow
-def test_a_right_solution_passes_with_what_it_uses_and_a_line_is_named_by_its_cell(write: Write) -> None:
-    lacks = '@exercise("ranks.hello")\ndef hello():\n    return greeting()'
-    (one,) = grade([write("right", IMPORTS, HELPER, RIGHT, lacks)], Limits(seconds=120))
-    assert of(one)["start.first"] == Grade(exercise="start.first", status="passed")
-    assert one.remarks == ()
-    assert "raised at code cell 4, line 3, in hello" in of(one)["ranks.hello"].observed
+def test_a_right_solution_passes_with_what_it_uses(resumed: tuple[Graded, Graded, Graded]) -> None:
+    *_, right = resumed
+    assert right.exercises == (Grade(exercise="start.first", status="passed"),)
+    assert right.passed
+    assert right.remarks == ()
+
+
+@pytest.mark.slow
+def test_a_line_is_named_by_the_number_of_its_cell(write: Write) -> None:
+    (one,) = grade([write("lacks_helper", IMPORTS, RIGHT)], Limits(seconds=120))
+    assert "raised at code cell 2, line 3, in first" in of(one)["start.first"].observed
+
+
+@pytest.mark.slow
+def test_a_grader_that_was_killed_goes_on_where_it_was(resumed: tuple[Graded, Graded, Graded]) -> None:
+    earlier, kept, anew = resumed
+    assert kept == earlier
+    assert anew.ended == "" and anew.digest == hashlib.sha256(Path(anew.notebook).read_bytes()).hexdigest()
 
 
 @pytest.mark.slow
@@ -372,6 +397,16 @@ def test_json_and_csv_hold_the_same() -> None:
     ]
     assert rows[1]["observed"] == 'rank 0 returned "a, b"'
     assert rows[2]["ended"] == "it did not end within 300 s"
+
+
+def test_what_json_holds_is_read_again() -> None:
+    graded = [
+        Graded(
+            notebook="a", exercises=(Grade(exercise="x", status="failed", observed="1"),), remarks=("r",), digest="d"
+        )
+    ]
+
+    assert from_json(as_json(graded)) == graded
 
 
 @pytest.mark.slow
