@@ -117,8 +117,8 @@ def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_pa
     assert not re.search(r"\]\((?!https:)", about.read_text("utf-8")), "PyPI has no files beside the README"
 
     environment = os.environ | {"HOME": str(home), "PYTHONPATH": str(tmp_path / "installed")}
-    reset = [sys.executable, "-m", "course_lib.commands.cli", "reset", "03"]
-    subprocess.run(reset, check=True, capture_output=True, timeout=120, cwd=home, env=environment)
+    copy = [sys.executable, "-m", "course_lib.commands.cli", "copy"]
+    subprocess.run(copy, check=True, capture_output=True, timeout=120, cwd=home, env=environment)
     for name in ("replay.js", "lesson.css", "digits.npz"):
         assert list((tmp_path / "installed" / "course_lib").rglob(name)), name
     lessons = [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]

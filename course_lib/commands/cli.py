@@ -79,12 +79,9 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     lab = add("lab", run_lab, "open the lesson you worked on last in JupyterLab, whose own options are passed on")
     lab.add_argument("--notebooks", type=Path, metavar="FOLDER", help="lessons to open instead of your copies")
     add("copy", run_copy, "make your copies of the lessons, or bring later versions in, as `lab` does")
-    reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
-    reset.add_argument("number", metavar="NUMBER", help="the lesson's number, such as 03")
     add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     add_plan_arguments(add("plan", plan.run, "what a training would hold, send and take, and which way fits your GPUs"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
-    explain.add_argument("--next", action="store_true", help="the next step, too, which is a hint")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
@@ -109,14 +106,6 @@ def run_copy(_: argparse.Namespace) -> None:
     from course_lib.commands import work
 
     print(work.update())
-
-
-def run_reset(options: argparse.Namespace) -> None:
-    from course_lib.commands import work
-
-    copy, aside = work.reset(options.number)
-    opened = "If it is open in JupyterLab, answer Revert when JupyterLab says that the file has changed."
-    print(f"{copy} is new." + (f" Your earlier copy is now {aside}. {opened}" if aside else ""))
 
 
 def run_program(options: argparse.Namespace) -> int:
@@ -194,7 +183,7 @@ def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    print(explain.explain(options.exercise, Progress(), next_step=options.next))
+    print(explain.explain(options.exercise, Progress()))
 
 
 def run_rerun(options: argparse.Namespace) -> int:

@@ -1,20 +1,19 @@
 """The latest attempt at an exercise as plain text, for a person to read or to paste into a conversation."""
 
-from typing import Any
-
 from ..errors import CourseError
 from ..progress import Progress
 
 OUTCOMES = {"passed": "passed", "failed": "not right yet", "error": "ended in an error", None: "did not end"}
 
 
-def explain(exercise: str | None, progress: Progress, *, next_step: bool = False) -> str:
+def explain(exercise: str | None, progress: Progress) -> str:
     """Return the task, the learner's source and the check's findings of the latest attempt.
+
+    The next steps are left out, except those that only make a solution run: they are hints.
 
     Args:
         exercise: its name; None for the exercise that was tried last.
         progress: the learner's record.
-        next_step: whether to return the next steps, too, which are hints.
 
     Raises:
         CourseError: there is no such exercise, or no attempt at it.
@@ -25,22 +24,16 @@ def explain(exercise: str | None, progress: Progress, *, next_step: bool = False
     attempt = progress.last_attempt(name)
     if attempt is None:
         raise CourseError(f"there is no attempt at {name or 'any exercise'} yet. Run the cell of an exercise first.")
-    one = exercises.get(attempt.exercise)
+    task = exercises.get(attempt.exercise)
     findings = [] if attempt.status == "passed" else attempt.findings or []
-    found = [_text(finding, hints=next_step) for finding in findings]
-    if not next_step and not all(finding.get("technical") for finding in findings):
-        found.append("For the next step: course explain --next")
+    found = [
+        exercises.Finding(**one | {"table": tuple(exercises.Row(**row) for row in one["table"])}).text(hints=False)
+        for one in findings
+    ]
     return (
-        f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"
-        f"## Task\n\n{one.task}\n\n"
+        f"# {task.title} ({task.name}): {OUTCOMES[attempt.status]}\n\n"
+        f"## Task\n\n{task.task}\n\n"
         f"## Attempt\n\n```python\n{attempt.source}\n```\n\n"
         f"## Check\n\n"
         + ("\n\n".join(found) or ("It did not end." if attempt.status is None else "It found nothing wrong."))
     )
-
-
-def _text(stored: dict[str, Any], *, hints: bool) -> str:
-    """Return a finding of the record as the notebook shows it."""
-    from ..exercises import Finding, Row
-
-    return Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}).text(hints=hints)

@@ -1,4 +1,4 @@
-"""The learner's own copies of the lessons: `course lab` makes them and keeps them current, `course reset` renews one.
+"""The learner's own copies of the lessons: `course lab` makes them and keeps them current.
 
 A copy has no outputs that answer a prediction: its cells show them when the learner runs them. `.shipped` holds each
 lesson as it was when its copy was last brought up to date. What differs from it was written by the learner, and stays.
@@ -10,7 +10,6 @@ may be somebody else's.
 
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -24,7 +23,6 @@ from ..errors import CourseError
 from ..syllabus import NOTEBOOKS
 from .lab import SHIPPED, folder
 
-OLD = "old"
 IMPORT = ("import ", "from ")
 
 
@@ -69,25 +67,6 @@ def _updated(lesson: Path, work: Path) -> list[NotebookNode]:
     if before != new:
         _write(new, shipped)
     return trusted
-
-
-def reset(number: str, lessons: Path = NOTEBOOKS, work: Path | None = None) -> tuple[Path, Path | None]:
-    """Start a lesson afresh, such as "03". Return its new copy, and where the old one is now.
-
-    Raises:
-        CourseError: there is no such lesson, or a file cannot be written.
-    """
-    found = sorted(lessons.glob(f"{number}-*.ipynb")) if number.isdigit() else []
-    if not found:
-        names = ", ".join(path.name[:2] for path in sorted(lessons.glob("[0-9][0-9]-*.ipynb")))
-        raise CourseError(f"there is no lesson {number!r}. Give the number of one: {names}.")
-    work = work or folder()
-    copy, aside = work / found[0].name, None
-    if copy.exists():
-        aside = work / OLD / f"{copy.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}.ipynb"
-        _move(copy, aside)
-    update(lessons, work)
-    return copy, aside
 
 
 def without_answers(lesson: NotebookNode) -> NotebookNode:
@@ -173,7 +152,6 @@ def _trust(notebooks: Sequence[NotebookNode]) -> None:
 
 def _move(path: Path, to: Path) -> None:
     try:
-        to.parent.mkdir(exist_ok=True)
         path.rename(to)
     except OSError as error:
         raise CourseError(f"{path} cannot be moved to {to.parent}: {error.strerror}. Move it.") from error

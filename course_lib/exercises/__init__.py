@@ -5,10 +5,10 @@ exercises.get("ranks.hello").check(hello)   # -> Verdict
 
 evidence    -> registry, check              what production shows of an incident's program
 registry    -> lessons -> check             finds course_lib/lessons/<lesson>/<exercise>.py by the name of the exercise
-check       -> diagnose, where, compare      a declaration that can be checked
+check       -> diagnose, compare             a declaration that can be checked
 compare     -> forms, patterns -> plain     recognise causes: a missing return, a sum for a mean, ...
 check, diagnose -> cases -> observe         runs a solution on a case, and keeps the results of the course's own
-compare, rules, where -> observe
+compare, rules -> observe
 observe, failures -> declaration            what a lesson's file says: edits of the reference, and prose
 observe, texts -> plain                     results as plain data
 """

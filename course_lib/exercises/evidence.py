@@ -15,11 +15,9 @@ import linecache
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
-
-import torch.distributed as dist
 
 from ..errors import CourseError
 from ..planner import aligned
@@ -28,7 +26,7 @@ from .checking.cases import Runs, draw
 from .checking.check import Exercise
 from .checking.compare import findings
 from .checking.diagnose import diagnose
-from .checking.observe import returned
+from .checking.observe import returned, value_on_rank
 from .form.declaration import Solution
 from .registry import get
 from .shown import Diagnosis, calls, logs, program
@@ -73,7 +71,7 @@ class Incident:
     def _run(self, program: Solution) -> Run:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self._world.run(_on_rank, self._exercise.trial or returned, program, self._case.args)
+            return self._world.run(value_on_rank, self._exercise.trial or returned, program, self._case.args)
 
     @cached_property
     def healthy(self) -> Run:
@@ -161,10 +159,6 @@ def _program(exercise: Exercise) -> tuple[Solution, str]:
     exec(compile(exercise.cell, file, "exec"), scope)
     numbered = [f"{number:3}  {line}".rstrip() for number, line in enumerate(exercise.cell.splitlines(), 1)]
     return scope[exercise.reference.__name__], "\n".join(numbered)
-
-
-def _on_rank(trial: Callable[..., Any], program: Solution, args: Callable[[int], tuple[Any, ...]]) -> Any:
-    return trial(program, *args(dist.get_rank()))
 
 
 def _last_line(report: RankReport, calls: Sequence[Call]) -> str:

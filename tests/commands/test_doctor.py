@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +27,7 @@ def test_the_lessons_can_run_where_the_tests_run() -> None:
 
     assert doctor.lessons_can_run(findings), findings
     assert all(finding.remedy for finding in findings if finding.status != "ok")
+    assert {finding.name: finding.status for finding in findings}["processes"] == "ok"
     assert max(len(finding.name) for finding in findings) == doctor.NAME_WIDTH
 
 
@@ -44,7 +44,7 @@ def test_the_verdict_is_what_the_findings_come_to() -> None:
     assert doctor.verdict([OK, WARN, MISSING]).startswith("The lessons cannot run yet.")
 
 
-@pytest.mark.parametrize("package", ["cloudpickle", "torch", "sharded-course"])
+@pytest.mark.parametrize("package", ["cloudpickle", "sharded-course"])
 def test_an_absent_package_is_told(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     installed = doctor.version_of
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name == package else installed(name))
@@ -76,6 +76,7 @@ def test_a_torch_that_was_not_tried_is_told_and_asked_further(monkeypatch: pytes
     assert doctor.torch_build().status == "ok"
 
     monkeypatch.setattr(torch, "__version__", "2.99.0+cu130")
+    monkeypatch.setattr(doctor, "worlds_of_processes", doctor.gpus)  # which takes seconds
     findings = {finding.name: finding for finding in doctor.examine()}
 
     assert findings["torch"].status == "warn"
@@ -83,19 +84,18 @@ def test_a_torch_that_was_not_tried_is_told_and_asked_further(monkeypatch: pytes
     assert findings["simulated worlds"].status == "ok"
 
 
-@pytest.mark.parametrize("name", ["torch.py", "random.py"])
 def test_a_file_with_the_name_of_a_module_is_named_and_no_rank_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_ring.py").touch()
     assert doctor.file_names().status == "ok"
 
-    (tmp_path / name).touch()
+    (tmp_path / "torch.py").touch()
     findings = {finding.name: finding for finding in doctor.examine()}
 
     assert findings["file names"].status == "missing"
-    assert findings["file names"].value == f"Python takes {tmp_path / name} for the module of that name"
+    assert findings["file names"].value == f"Python takes {tmp_path / 'torch.py'} for the module of that name"
     assert findings.keys().isdisjoint({"torch", "simulated worlds", "processes", "GPUs"})
 
 
@@ -110,8 +110,6 @@ def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_torch_that_ranks_do_not_run_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.simulated_worlds().status == "ok"
-
     monkeypatch.setattr("course_lib.world.torch_hooks.gloo.LoopbackGloo.__init__", lambda self: None)
     finding = doctor.simulated_worlds()
     assert finding.status == "missing"
@@ -137,9 +135,7 @@ def test_gloos_own_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Unable to find interface for: [127.0.0.1]" in finding.value
 
 
-def test_ranks_that_are_processes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.worlds_of_processes().status == "ok"
-
+def test_a_machine_that_cannot_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.fork")
     finding = doctor.worlds_of_processes()
     assert (finding.status, finding.value) == (
@@ -187,28 +183,8 @@ def test_little_memory_is_told(monkeypatch: pytest.MonkeyPatch, gib: int, status
 def test_progress_is_told_and_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "not" / "yet"))
 
-    finding = doctor.progress()
-
-    assert finding.status == "ok"
-    assert Path(finding.value).is_relative_to(tmp_path / "not" / "yet")
+    assert Path(doctor.progress().value).is_relative_to(tmp_path / "not" / "yet")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "file" / "home"))
-
-    finding = doctor.progress()
-
-    assert finding.status == "warn"
-    assert "cannot be written" in finding.value
-    assert "COURSE_HOME" in finding.remedy
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a file on a full disk")
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))  # noqa: SIM115
-    assert "No space left on device" in doctor.progress().value
 
 
 def test_a_torch_that_does_not_load_is_on_the_page_of_the_command(tmp_path: Path) -> None:

@@ -28,13 +28,6 @@ def test_a_wrong_attempt_is_printed_with_its_findings(progress) -> None:
     assert text.startswith("# Say hello by rank (ranks.hello): not right yet\n\n## Task\n\nReturn")
     assert "```python\ndef hello(): ...\n```" in text
     assert "Your ranks count from 1." in text and "rank  expected" in text and "Next: " not in text
-    assert text.endswith("For the next step: course explain --next")
-
-
-def test_the_next_step_is_a_hint_for_those_who_ask(progress) -> None:
-    attempted(progress, "ranks.hello", "counts-from-one")
-
-    assert "Next: " in explain(None, progress, next_step=True)
 
 
 def test_the_last_exercise_unless_one_is_named(progress) -> None:

@@ -133,6 +133,15 @@ def test_imports_of_the_learner_and_of_earlier_versions_come_after_the_lessons_l
     assert capsys.readouterr().out == ""
 
 
+def test_a_lesson_whose_copy_was_moved_away_starts_again(folders) -> None:
+    work.update(*folders)
+    edit(folders[1], "answer", "mine()")
+    (folders[1] / "03-topic.ipynb").rename(folders[1] / "03-topic-old.ipynb")
+    work.update(*folders)
+    assert cells(folders[1])["answer"].source == "run()"
+    assert cells(folders[1], "03-topic-old.ipynb")["answer"].source == "mine()"
+
+
 def test_a_lesson_with_a_new_number_takes_its_copy_along(folders) -> None:
     lessons, copies = folders
     work.update(lessons, copies)
@@ -205,29 +214,6 @@ def test_what_was_not_taken_is_printed(folders, capsys) -> None:
     )
 
 
-def test_reset_keeps_the_earlier_copy(folders) -> None:
-    work.update(*folders)
-    edit(folders[1], "answer", "mine()")
-    copy, aside = work.reset("03", *folders)
-    assert cells(folders[1])["answer"].source == "run()"
-    assert aside is not None and "mine()" in aside.read_text()
-    assert copy == folders[1] / "03-topic.ipynb"
-
-
-def test_reset_leaves_the_copy_where_it_cannot_be_moved(folders) -> None:
-    work.update(*folders)
-    (folders[1] / work.OLD).write_text("a file of the learner's")
-    with pytest.raises(CourseError, match=r"03-topic\.ipynb cannot be moved to .*old: File exists"):
-        work.reset("03", *folders)
-    assert cells(folders[1])
-
-
-@pytest.mark.parametrize("number", ["07", "x", "*"])
-def test_an_unknown_lesson_is_refused(folders, number) -> None:
-    with pytest.raises(CourseError, match="Give the number of one: 03"):
-        work.reset(number, *folders)
-
-
 @pytest.mark.parametrize("damaged", ["{", "[]"])
 def test_a_damaged_copy_is_named_and_stays(folders, damaged) -> None:
     work.update(*folders)
@@ -253,15 +239,12 @@ def test_a_full_disk_leaves_the_copy_as_it_was(folders) -> None:
     assert not list(folders[1].glob("*.new"))
 
 
-def test_the_commands_use_the_copies(folders, monkeypatch, capsys) -> None:
+def test_the_command_opens_the_copies(folders, monkeypatch) -> None:
     opened = []
-    monkeypatch.setattr(work, "reset", lambda number: (folders[1] / number, None))
     monkeypatch.setattr(work, "update", lambda: folders[1])
     monkeypatch.setattr("course_lib.commands.lab.launch", lambda notebooks, others: opened.append(notebooks))
     assert cli.main(["lab"]) == cli.main(["lab", "--notebooks", "elsewhere"]) == 0
     assert [path.name for path in opened] == ["work", "elsewhere"]
-    assert cli.main(["reset", "03"]) == 0
-    assert capsys.readouterr().out == f"{folders[1] / '03'} is new.\n"
 
 
 @pytest.mark.parametrize(("writable", "folder"), [(True, work.NOTEBOOKS.parent / "work"), (False, "home/sharded")])

@@ -160,35 +160,29 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [iter([])], "Its type is list_iterator, which is not what was asked for"),
         ([t(1)], [[t(1)]], "wrapped in a list"),
         ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
-        ([None, t(1)], [t(1), None], "Rank 0 has a result where it should have None, and rank 1 has None where"),
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),
-        ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for. The first 2 are right."),
-        ([[1, 2, 3]], [[2, 3]], "and 3 were asked for. Yours are the last ones."),
         ([[[1, 2], [3, 4]]], [[1, 2, 3, 4]], "The values are right, and grouped differently."),
-        ([[1, 2], [3, 4]], [[1, 3, 5], [1, 3, 5]], "Every rank has the same ones, and each should have its own."),
-        ([[]], [[1]], "has 1 item, and 0 were asked for."),
+        ([[1]], [[1, 2, 3]], "has 3 items, and 1 were asked for."),
         ([[1, 2, 3]], [[1, 2]], "and 3 were asked for. Yours are right, and end too early."),
         ([(t(5, 6), t(7))], [t(5, 6)], "This is item 0 of the result, which is a list or tuple of 2"),
         ([{"gradient of x": t(1)}], [{"gradient of x": None}], "There is no gradient where one was asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
         ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),
         ([MATRIX], [MATRIX.flatten()], "the numbers are right"),
-        ([t(3, 4), t(5, 6)], [t(3, 4, 5, 6)] * 2, "with other parts of the same size"),
+        ([t(3, 4), t(5, 6)], [t(3, 4, 5, 6)] * 2, "contains the right numbers, and 2 more"),
         ([t(1, 2, 3)] * 2, [t(1, 2, 3, 0)] * 2, "contains the right numbers, and 1 more"),
-        ([t(1, 2, 3, 4)] * 2, [t(1, 2), t(3, 4)], "one part of the right result"),
+        ([t(1, 2, 3, 4)] * 2, [t(1, 2), t(3, 4)], "2 of the expected numbers are missing"),
         ([t(1, 2, 3)], [t(1, 2)], "1 of the expected numbers are missing"),
         ([t(1, 2)], [t(1)], "1 of the expected numbers are missing"),
         ([t(1, 2, 3)], [t(5, 5)], "shape is [2], and should be [3]."),
         ([torch.tensor([False, True, True])], [torch.tensor([0, 1])], "shape is [2], and should be [3]."),
         ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
-        ([torch.tensor([True])], [torch.tensor([1])], "The dtype is int64, and should be bool."),
         ([t(1)], [t(math.nan)], "NaN results from 0/0"),
         # of the right form
-        ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
+        ([t(3), t(3)], [t(0), t(0)], ""),
         ([3.5], [0.0], ""),
         ([torch.tensor(3.0)], [torch.tensor(0.0)], ""),
-        ([t(1, 2, 3, 4)] * 2, [t(1, 2, 0, 0), t(0, 0, 3, 4)], "A part is right, and the rest is 0"),
         ([t(1e-3, 2e-3)], [t(1e-3, 2.0002e-3)], ""),  # small numbers, without any 0
         # counts, truth values and words: nothing is computed with them
         ([{"a": 3}], [{"a": 0}], ""),
@@ -215,11 +209,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
-        ([t(9, 7)] * 3, [t(5, 5), None, None], "All ranks should have the result. On ranks 1, 2 it is None."),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
-        ([t(1, 2, 3, 4)], [t(0, 1, 2, 3)], "The right numbers, 1 place too late"),
-        ([t(1, 2, 3, 4, 5, 6)], [t(3, 4, 5, 6, 0, 0)], "The right numbers, 2 places too early"),
-        ([t(0, 6, 2, 4, 5, 3)], [t(2, 1, 5, 0, 6, 2)], ""),  # by chance: the end of one order begins as another
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
 )
@@ -229,47 +219,6 @@ def test_a_cause_is_recognised(expected: list[Any], given: list[Any], likely: st
     assert likely in finding.likely
     assert bool(likely) == bool(finding.likely)
     assert finding.action.endswith(".") or finding.action.endswith("?")
-
-
-def test_what_was_given_back_unchanged_is_recognised() -> None:
-    before = [t(1, 2), t(3, 4)]
-
-    assert "unchanged" in findings(trial([t(4, 6)] * 2, before, before))[0].likely
-
-
-@pytest.mark.parametrize("argument", [2, 2.0, True, t(2), ()])
-def test_what_equals_an_argument_by_chance_is_not_called_unchanged(argument: Any) -> None:
-    assert "unchanged" not in findings(trial([7, 5], [argument] * 2, [argument] * 2))[0].likely
-
-
-PARTS = [t(1, 20, 300, 4000), t(5, 60, 700, 8000)]
-
-
-@pytest.mark.parametrize(
-    ("given", "held"),
-    [
-        ([t(701, 8020), t(305, 4060)], "rank 0's chunk 0 + rank 1's chunk 1"),
-        ([t(2, 40), t(1000, 12000)], "rank 0's chunk 0 + rank 0's chunk 0"),
-        ([t(5, 60), t(1000, 12000)], "rank 1's chunk 0"),
-    ],
-)
-def test_a_sum_of_the_wrong_parts_is_recognised(given: list[torch.Tensor], held: str) -> None:
-    finding = findings(trial([t(6, 80), t(1000, 12000)], given, PARTS))[0]
-
-    assert finding.likely == f"Rank 0 holds {held}, and should hold chunk 0 of all ranks, added up."
-    assert finding.action.startswith("Follow chunk 0 from rank to rank")
-
-
-def test_other_numbers_are_no_sum_of_parts() -> None:
-    assert "chunk" not in findings(trial([t(6, 80), t(1000, 12000)], [t(2, 3), t(4, 6)], PARTS))[0].likely
-    assert "chunk" not in findings(trial([t(5, 7), t(1, 2)], [t(1, 20), t(1, 2)], PARTS))[0].likely  # expects no sum
-    assert "chunk" not in findings(trial([t(1, 20)], [t(300, 4000)], PARTS[:1]))[0].likely
-
-
-def test_sums_are_tried_only_of_as_many_parts_as_ranks() -> None:
-    before, right, wrong = [torch.zeros(4000)] * 4, [t(0, 0)] * 4, [t(1, 2)] * 4
-
-    assert "chunk" not in findings(trial(right, wrong, before))[0].likely  # at once: a part of 2000 would take hours
 
 
 def test_nan_of_the_input_that_was_read_is_recognised() -> None:
@@ -293,12 +242,6 @@ def test_a_ranks_number_times_the_world_size_is_not_called_a_sum() -> None:
     assert "there are 2 ranks" in findings(trial([0, 1.37], [0, 2.74]))[0].likely
 
 
-def test_texts_are_compared_and_not_computed() -> None:
-    (finding,) = findings(trial(["rank 0 of 1"], ["rank 1 of 1"]))
-
-    assert finding.action == "The two texts agree up to 'rank '. Find the line that writes the part after it."
-
-
 MASKS = torch.tensor([True, False, False]), torch.tensor([False, False, True])
 
 
@@ -307,12 +250,6 @@ def test_a_decision_is_not_called_a_computation(expected: Any, given: Any) -> No
     action = findings(trial([expected], [given]))[0].action
 
     assert action.startswith("Go through your code with this case in mind")
-
-
-def test_places_that_are_0_are_not_called_a_factor_of_0() -> None:
-    finding = findings(trial([torch.tensor([0, 1])], [torch.tensor([0, 0])]))[0]
-
-    assert finding.likely == "" and "makes it 0" not in finding.action
 
 
 def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to_show() -> None:
@@ -420,7 +357,7 @@ def test_calls_of_the_exercise_itself_are_not_called_yours() -> None:
 def test_calls_that_match_the_references_are_said_to_do_so() -> None:
     wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
 
-    starts = {"all_reduce": "Your calls match the reference's in", "broadcast": "The reference also uses all_reduce"}
+    starts = {"all_reduce": "Your calls match the reference's in", "broadcast": "Find the line that first sets this"}
     for made, start in starts.items():
         expected, yours = (replace(wrong.expected, calls=calls(op, op)) for op in ("all_reduce", made))
         finding = findings(replace(wrong, expected=expected, yours=replace(yours, values=wrong.yours.values)))[0]
@@ -463,7 +400,6 @@ def test_a_result_that_an_exercise_cannot_look_into(given: Any, observed: str, a
     wanted = "a result of type torch.Tensor"
     assert finding.observed == f"rank 1 returned {observed}, expected {wanted}."
     assert finding.action.startswith(action)
-    assert finding.table[0] == Row(rank=0, expected=wanted, yours=wanted)
 
 
 def test_a_result_that_nobody_asked_for_is_not_wrong() -> None:
@@ -628,17 +564,3 @@ def test_the_text_of_a_verdict() -> None:
         "Likely: One too many.\n"
         "Next: Count again."
     )
-
-
-def test_an_argument_that_other_ranks_have_right_did_not_come_to_this_one() -> None:
-    before = tuple((plain(t(number)),) for number in (1, 2, 3))
-    observed = {"values": (None,) * 3, "before": before, "calls": ((),) * 3}
-    reference, solution = (
-        Observation(after=tuple((plain(t(number)),) for number in after), **observed)
-        for after in ((2, 2, 2), (1, 2, 2))
-    )
-    case = Case(world_size=3, args=lambda rank: ())
-    (finding,) = findings(Trial(exercise=MEAN, case=case, expected=reference, yours=solution))
-
-    assert finding.observed == "the argument x was left as it was on rank 0."
-    assert "Different ranks have the right values" in finding.likely

@@ -92,13 +92,3 @@ def test_a_mistake_is_a_guess_if_the_source_has_the_right_text_where_it_is() -> 
     verdict = DOUBLED.check(twice)
     assert verdict.mistake is None and verdict.findings[0].likely == ""
     assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though your code is written diff")
-
-
-def test_of_more_mistakes_one_that_explains_the_first_wrong_part_is_a_guess() -> None:
-    def twice(numbers: list[int]) -> list[int]:
-        return numbers + numbers if len(numbers) < 10 else []
-
-    both = changed(DOUBLED, trial=lambda solution, numbers: {"few": solution(numbers), "many": solution(10 * numbers)})
-    verdict = both.check(twice)
-    assert verdict.mistake is None and verdict.findings[0].observed.startswith("few of your function is a list")
-    assert verdict.findings[0].perhaps == "That is the list twice."

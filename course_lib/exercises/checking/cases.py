@@ -40,15 +40,14 @@ def draw(
     """
     numbers = range(exercise.case_count if world is None else 20 * exercise.case_count)
     cases = [redraw(exercise, seed, number, stream) for number in numbers]
-    if world is not None:
-        cases = [case for case in cases if case.world_size in (0, world.world_size)][: exercise.case_count]
-    if not cases:
-        sizes = sorted({exercise.draw(random.Random(number), number).world_size for number in numbers})
+    fitting = [case for case in cases if world is None or case.world_size in (0, world.world_size)]
+    if not fitting:
+        sizes = sorted({case.world_size for case in cases})
         raise CourseError(
             f"{exercise.name}: its cases have {', '.join(map(str, sizes))} ranks, and {world} has another number. "
             "Give a world of one of these sizes, or none."
         )
-    return cases
+    return fitting[: exercise.case_count]
 
 
 def redraw(exercise: Declaration, seed: int, number: int, stream: type[random.Random]) -> Case:

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from ...meter import Replay
-from ...world import RankError, World, put_off
+from ...world import World, put_off
 from ..form.declaration import Case, Declaration, Mistake, Solution
 from .cases import Runs, draw, redraw, smallest
 from .compare import broken_rules, differences, findings
@@ -24,13 +23,9 @@ from .findings import Cost, Finding, Verdict
 from .observe import Observation, Trial, film
 from .plain import Opaque, leaves
 from .rules import sent_bytes
-from .where import first_wrong_call
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
-
-NOISE_SECONDS = 0.05
-"""On a busy machine, the CPU time of equal solutions differs by less than this in a case."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -93,28 +88,17 @@ def _compared(verdict: Verdict, runs: Runs, cases: list[Case], on_case: OnCase) 
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
-        yours, expected = _costs([runs.trial(case) for case in cases])
-        output = runs.trial(cases[0]).yours.output
-        return replace(verdict, status="passed", output=output, cost=yours, reference_cost=expected)
+        trials = [runs.trial(case) for case in cases]
+        cost, reference_cost = _cost([trial.yours for trial in trials]), _cost([trial.expected for trial in trials])
+        output = trials[0].yours.output
+        return replace(verdict, status="passed", output=output, cost=cost, reference_cost=reference_cost)
     return _explained(verdict, *failed, runs, cases)
 
 
-def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
-    """Return what the solution and the reference take. The time is the median's: the first case also loads modules."""
-    seconds = median(_times(trial.yours.cpu_seconds, trial.expected.cpu_seconds) for trial in trials)
-    return _cost([trial.yours for trial in trials], seconds), _cost([trial.expected for trial in trials])
-
-
-def _times(seconds: float, reference: float) -> float:
-    """Return `seconds` as a multiple of the reference's; 1 if the difference may be what else the machine did."""
-    return 1.0 if abs(seconds - reference) < NOISE_SECONDS else seconds / max(reference, 1e-4)
-
-
-def _cost(observations: list[Observation], seconds: float = 1.0) -> Cost:
+def _cost(observations: list[Observation]) -> Cost:
     return Cost(
         calls=sum(len(calls) for one in observations for calls in one.calls),
         sent_bytes=sum(sum(sent_bytes(one).values()) for one in observations),
-        seconds=seconds,
     )
 
 
@@ -126,11 +110,9 @@ def _explained(verdict: Verdict, trial: Trial, found: list[Finding], runs: Runs,
             if runs.world is None:
                 trial, found = smallest(trial, found, runs.trial)
             mistake = diagnose(runs, [trial.case, *cases])
-            if mistake is None and not found[0].likely and not trial.yours.warnings and differences(trial):
-                if runs.world is None and any(trial.yours.calls):
-                    found = [first_wrong_call(found[0], trial, runs.solution), *found[1:]]
-                if trial.yours.error is None:
-                    found = [_beside_right_cases(found[0], runs, cases), *found[1:]]
+            wrong = trial.yours.error is None and not trial.yours.warnings and differences(trial)
+            if mistake is None and wrong and not found[0].likely:
+                found = [_beside_right_cases(found[0], runs, cases), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
         alike = sure and contradicted(mistake, runs.solution)
@@ -186,13 +168,10 @@ def _unfit(runs: Runs, cases: list[Case]) -> Finding | None:
 
 
 def _failed_here(case: Case, expected: Observation) -> Finding:
-    ran = isinstance(expected.error, RankError)  # if not, the error says why this machine cannot run the world
-    error = str(expected.error).partition("\nNext: ")[0] if ran else expected.error
-    busy = " when the machine is less busy" if expected.timed_out else ""
+    error = str(expected.error).partition("\nNext: ")[0]
     return Finding(
         observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
-        action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
-        f"{' If this comes back, restart the kernel.' * ran}",
+        action="Run the cell again. If this comes back, restart the kernel.",
         technical=True,
     )
 

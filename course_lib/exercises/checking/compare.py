@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from itertools import takewhile
 
 from .failures import NO_FUNCTION, asks_for_a_function, failure
 from .findings import Finding, Row
@@ -75,17 +74,12 @@ def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
     named = isinstance(gap.expected[0], dict) and not asked.startswith("dict")
     if trial.exercise.trial is None or not ranks or not (named or uncalled):
         return None
-    wanted = "a function" if uncalled else f"a result of type {asked}"
-    given = [wanted if isinstance(value, dict) else kind(value) for value in gap.given]
-    missing = gap.given[ranks[0]] is None
-    cause = NO_FUNCTION if missing and uncalled else recognise_form(gap) if missing else None
+    wanted, given = "a function" if uncalled else f"a result of type {asked}", gap.given[ranks[0]]
+    cause = (NO_FUNCTION if uncalled else recognise_form(gap)) if given is None else None
     return Finding(
-        observed=f"{trial.who(ranks[:1])} returned {given[ranks[0]]}, expected {wanted}.",
+        observed=f"{trial.who(ranks[:1])} returned {kind(given)}, expected {wanted}.",
         likely=cause.likely if cause else "",
         action=cause.action if cause else f"Return {wanted}.",
-        table=tuple(Row(rank=rank, expected=wanted, yours=text) for rank, text in enumerate(given))
-        if trial.case.world_size
-        else (),
     )
 
 
@@ -113,7 +107,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
 
 
 def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
-    """Return where to look if the numbers follow no known pattern."""
+    """Return the cause, or where to look, if the numbers follow no known pattern."""
     if trial.world_size > 1 and any(trial.expected.calls) and not any(trial.yours.calls):
         return Cause(
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
@@ -121,39 +115,23 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         )
     if not inner.decided and (found := ranks_differ(inner)):
         return found
-    words = [value.split() for value in next(inner.pairs) if isinstance(value, str)]
-    if trial.exercise.trial is None and len(words) == 2 and all(len(one) > 1 for one in words):
-        alike = takewhile(lambda both: both[0] == both[1], zip(*next(inner.pairs), strict=False))
-        agree = "".join(letter for letter, _ in alike)
-        begin = f"The two texts agree up to {agree!r}" if agree else "The two texts differ from the first letter on"
-        return Cause(likely="", action=f"{begin}. Find the line that writes the part after it.")
+    return Cause(likely="", action=_where_to_look(trial, gap, inner))
+
+
+def _where_to_look(trial: Trial, gap: Gap, inner: Gap) -> str:
+    whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
         where = " on every rank" if trial.world_size > 1 else ""
-        action = f"{items} right{where}. Find what your program does after that, and before this one."
-        return Cause(likely="", action=action)
-    whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
+        return f"{items} right{where}. Find what your program does after that, and before this one."
     if inner.decided:
-        action = f"Go through your code with this case in mind{whose}, and find the line that decides this value."
-        return Cause(likely="", action=action)
+        return f"Go through your code with this case in mind{whose}, and find the line that decides this value."
     if arguments := _arguments(trial, inner.ranks[0]):
-        action = (
-            f"Work it out by hand for {arguments}, and print each step of yours{whose}. Where do they first differ?"
-        )
-        return Cause(likely="", action=action)
+        return f"Work it out by hand for {arguments}, and print each step of yours{whose}. Where do they first differ?"
     if _calls_of_its_own(trial) and trial.yours.call_forms == trial.expected.call_forms:
-        action = (
-            "Your calls match the reference's in kind, group, size and order. Look at what is computed around them."
-        )
-        return Cause(likely="", action=f"{action} Print what goes into each{whose}, and what comes out.")
-    ops, wanted = ({call.op for calls in side.calls for call in calls} for side in (trial.yours, trial.expected))
-    if ops and (missing := " and ".join(sorted(wanted - ops))):
-        action = f"The reference also uses {missing}, and yours does not. Which values does that bring to a rank, and"
-        return Cause(likely="", action=f"{action} where does yours get them?")
-    return Cause(
-        likely="",
-        action=f"Find the line that first sets this value{whose}, and print it after each line that changes it.",
-    )
+        around = f"Look at what is computed around them. Print what goes into each{whose}, and what comes out."
+        return f"Your calls match the reference's in kind, group, size and order. {around}"
+    return f"Find the line that first sets this value{whose}, and print it after each line that changes it."
 
 
 def _calls_of_its_own(trial: Trial) -> bool:
@@ -254,10 +232,7 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
         if gap.ranks:
             untouched = all(gap.same(before[rank], yours[rank]) for rank in gap.ranks)
             kept = all(gap.same(before[rank], expected[rank]) for rank in gap.ranks)
-            others = set(range(gap.world_size)) - set(gap.ranks)
-            reached = any(not gap.same(before[rank], expected[rank]) for rank in others)
-            left = _not_reached if reached else _not_changed
-            cause = _changed if kept else left if untouched else _cause(trial, gap, _innermost(gap))
+            cause = _changed if kept else _not_changed if untouched else _cause(trial, gap, _innermost(gap))
             name = _argument(trial, position)
             what = "changed in place" if kept else "left as it was" if untouched else "left with other values"
             where = "on" if trial.case.world_size else "by"
@@ -278,10 +253,6 @@ _not_changed = Cause(
     likely="The result belongs in the argument, which still has its first values: nothing wrote into it (`x = ...` "
     "does not), or nothing waited for the operation that writes.",
     action="Write into it, with `x.copy_(result)` or a collective, and wait for each asynchronous operation.",
-)
-_not_reached = Cause(
-    likely="Different ranks have the right values in it; this one has its first values.",
-    action="Find the call that brings the values to this rank: does it run, and does the rank wait for it?",
 )
 
 

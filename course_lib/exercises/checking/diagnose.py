@@ -5,8 +5,7 @@ check is the diagnosis: the same results, or the same failure. If results are ri
 they are wrong, broken rules only decide between several mistakes, because the time for which pending work holds memory
 varies.
 
-If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another. And
-in a program with more mistakes, one may explain the first part of the result that differs.
+If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import inspect
 import re
 import time
 from collections.abc import Sequence
-from math import inf, isnan
+from math import inf
 from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport
-from ..form.declaration import Case, Mistake, Solution, without_praise
+from ..form.declaration import Case, Mistake, Solution
 from .cases import Runs
 from .observe import Observation, Trial
-from .plain import Plain, numbers, same
+from .plain import same
 
 SECONDS = 0.6
 """CPU time for pairs of mistakes, which are many. What ran before stays known, so the next check goes further."""
@@ -43,8 +42,7 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
         return one
     if first.yours.warnings or first.yours.error is not None:  # values are not compared then: any second mistake fits
         return None
-    pair = _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, runs, cases)
-    return pair or _first_of_many(runs, cases)
+    return _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, runs, cases)
 
 
 def contradicted(mistake: Mistake, solution: Solution) -> bool:
@@ -56,51 +54,6 @@ def contradicted(mistake: Mistake, solution: Solution) -> bool:
     kept = [f" {' '.join(_tokens(old))} " for old in mistake.edits]
     changed = [old for old in kept if old not in made]
     return bool(changed) and all(old in yours for old in changed)
-
-
-def _first_of_many(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
-    """Return the mistake that has the solution's numbers in the first named part that is wrong, or None.
-
-    It is right where the solution is; later parts may be wrong for other causes as well. In one case the numbers may
-    agree by chance, so they have to in most cases in which this part is wrong.
-    """
-    trial = runs.trial(cases[0])
-    part = next(iter(_wrong_parts(trial)), None)
-    if part is None or all(isinstance(value[part], bool | int | str) for value in trial.expected.values):
-        return None
-    if all(_nothing(value[part]) for value in trial.yours.values):
-        return None  # what is missing, 0 or NaN has many causes
-    for mistake in _by_source(runs.exercise.mistakes, runs.solution):
-        if contradicted(mistake, runs.solution) or not _alike_in(part, trial, mistake, runs):
-            continue
-        wrong = [one for one in map(runs.trial, cases) if one.yours.error is None and part in _wrong_parts(one)]
-        if 2 * sum(_alike_in(part, one, mistake, runs) for one in wrong) > len(wrong):
-            sentence = without_praise(mistake.sentence)
-            return Mistake(id=mistake.id, message=f"{sentence} Next: {mistake.action}", solution=mistake.solution)
-    return None
-
-
-def _alike_in(part: Any, trial: Trial, mistake: Mistake, runs: Runs) -> bool:
-    made, tolerance = runs.recall(mistake.solution, trial.case), runs.exercise.tolerance
-    if made.error is not None:
-        return False
-    sides = list(zip(trial.yours.values, made.values, strict=True))
-    parts = [part, *(trial.expected.values[0].keys() - _wrong_parts(trial))]
-    return all(isinstance(b, dict) and all(same(a[one], b.get(one), tolerance) for one in parts) for a, b in sides)
-
-
-def _nothing(value: Plain) -> bool:
-    return value is None or value == 0 or any(map(isnan, numbers(value) or ()))
-
-
-def _wrong_parts(trial: Trial) -> list[Any]:
-    """Return the names of the parts that differ, if the result is a dict of the same parts on every rank."""
-    expected, yours = trial.expected.values, trial.yours.values
-    if not all(isinstance(one, dict) and one.keys() == expected[0].keys() for one in (*expected, *yours)):
-        return []
-    tolerance = trial.exercise.tolerance
-    pairs = list(zip(expected, yours, strict=True))
-    return [name for name in expected[0] if not all(same(a[name], b[name], tolerance) for a, b in pairs)]
 
 
 def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:

@@ -22,18 +22,6 @@ def _nothing(gap: Gap) -> Cause | None:
     )
 
 
-def _on_a_different_rank(gap: Gap) -> Cause | None:
-    missing = [rank for rank in gap.ranks if gap.given[rank] is None]
-    surplus = [rank for rank in gap.ranks if gap.expected[rank] is None]
-    if not missing or not surplus:
-        return None
-    return Cause(
-        likely=f"Rank {surplus[0]} has a result where it should have None, and rank {missing[0]} has None where it "
-        "should have the result.",
-        action="Which rank should get the result? Look at each call and each `if` that names a rank.",
-    )
-
-
 def _opaque(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if not isinstance(given, Opaque):
@@ -46,9 +34,6 @@ def _opaque(gap: Gap) -> Cause | None:
     if given.type_name in ("function", "method", "builtin_function_or_method"):
         return Cause(likely="A function was returned, and not called.", action="Call it: add the parentheses.")
     likely = f"Its type is {given.type_name}, which is not what was asked for."
-    if given.type_name == "DTensor":
-        action = "Gather it with `.full_tensor()`, on every rank, or take this rank's part with `.to_local()`."
-        return Cause(likely=likely, action=action)
     return Cause(likely=likely, action=f"Return {kind(expected)}.")
 
 
@@ -102,31 +87,15 @@ def _length(gap: Gap) -> Cause | None:
 
 def _other_count(expected: tuple[Plain, ...], given: tuple[Plain, ...], gap: Gap) -> Cause:
     """Return which items of a list are missing, or too many."""
-    count, wanted, size = len(given), len(expected), gap.world_size
-    much, fewer = count > wanted > 0, min(count, wanted)
-    first, last = gap.same(expected[:fewer], given[:fewer]), gap.same(expected[-fewer:], given[-fewer:])
-    alike = [all(gap.same(values[0], one) for one in values) for values in (gap.given, gap.expected)]
+    more, action = "", "Compare with the table: which are missing, and which too many?"
     flat = [tuple(leaf for leaf in leaves(value) if not isinstance(leaf, tuple)) for value in (expected, given)]
-    rows = (
-        (not given, "", "Which line should make the first of them? Does it run, and what is there when it runs?"),
-        (first and much, f"The first {wanted} are right.", "Print where your loop or slice ends. What should end it?"),
-        (first and wanted, "Yours are right, and end too early.", "Find what should make the rest."),
-        (last and much, f"The last {wanted} are right.", "Print where your loop or slice begins. Which comes first?"),
-        (last and wanted, "Yours are the last ones.", "Print where your loop or slice begins. Which comes first?"),
-        (gap.same(*flat), "The values are right, and grouped differently.", "Group them as the table shows."),
-        (
-            alike == [True, False],
-            "Every rank has the same ones, and each should have its own.",
-            "Use the rank where you choose what a rank takes.",
-        ),
-        (
-            count == size * wanted and size > 1,
-            f"That is {size} times as many, and there are {size} ranks.",
-            "Does each rank take everything, instead of its own share?",
-        ),
-        (True, "", "Compare with the table: which are missing, and which too many?"),
-    )
-    more, action = next((more, action) for holds, more, action in rows if holds)
+    if not given:
+        action = "Which line should make the first of them? Does it run, and what is there when it runs?"
+    elif gap.same(expected[: len(given)], given):
+        more, action = "Yours are right, and end too early.", "Find what should make the rest."
+    elif gap.same(*flat):
+        more, action = "The values are right, and grouped differently.", "Group them as the table shows."
+    count, wanted = len(given), len(expected)
     likely = f"The result has {count} item{'s' * (count != 1)}, and {wanted} were asked for. {more}"
     return Cause(likely=likely.strip(), action=action)
 
@@ -144,44 +113,23 @@ def _shape(gap: Gap) -> Cause | None:
         return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
     alike = (expected.dtype == "bool") == (given.dtype == "bool")  # indices are no part of a mask
     if alike and len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
-        return _too_much(len(part) - len(whole), len(part) % len(whole) == 0, shapes)
+        return Cause(
+            likely=f"{shapes}: it contains the right numbers, and {len(part) - len(whole)} more.",
+            action="Is the rest padding, or does it belong to a different rank? Remove it.",
+        )
     if alike and len(whole) > len(part) > 0 and _holds(whole, part, gap.tolerance):
-        return _too_little(len(whole) - len(part), len(whole) % len(part) == 0 and gap.world_size > 1, shapes)
+        return Cause(
+            likely=f"{shapes}: {len(whole) - len(part)} of the expected numbers are missing.",
+            action="Look for what leaves them out: a slice that ends too early, a remainder that the world size does "
+            "not divide, or the parts of different ranks.",
+        )
     return Cause(likely=f"{shapes}.", action="Print the shape after each line, and find where it goes wrong.")
-
-
-def _too_much(surplus: int, parts: bool, shapes: str) -> Cause:
-    if parts:
-        return Cause(
-            likely=f"{shapes}: the right part is in it, with other parts of the same size.",
-            action="Keep only this rank's part.",
-        )
-    return Cause(
-        likely=f"{shapes}: it contains the right numbers, and {surplus} more.",
-        action="Is the rest padding, or does it belong to a different rank? Remove it.",
-    )
-
-
-def _too_little(missing: int, parts: bool, shapes: str) -> Cause:
-    if parts:
-        return Cause(
-            likely=f"{shapes}: it is one part of the right result.", action="Put together the parts of all ranks."
-        )
-    return Cause(
-        likely=f"{shapes}: {missing} of the expected numbers are missing.",
-        action="Look for what leaves them out: a slice that ends too early, a remainder that the world size does not "
-        "divide, or the part of a different rank.",
-    )
 
 
 def _dtype(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if not isinstance(expected, Array) or expected.dtype == given.dtype:
         return None
-    if expected.dtype == "bool":
-        return Cause(
-            likely=f"The dtype is {given.dtype}, and should be bool.", action="Return what a comparison makes."
-        )
     return Cause(
         likely=f"The dtype is {given.dtype}, and should be {expected.dtype}.",
         action="Which line makes it? New tensors get the input's dtype with `torch.empty_like(x)` or `dtype=x.dtype`. "
@@ -206,7 +154,6 @@ def _not_a_number(gap: Gap) -> Cause | None:
 
 _RECOGNISERS: tuple[Recogniser, ...] = (
     _nothing,
-    _on_a_different_rank,
     _opaque,
     _kind,
     _length,

@@ -47,7 +47,6 @@ class Observation:
         memory: its memory, without the timeline; empty if the exercise is not `measured`.
         output: what it printed; present even if there is an error.
         error: why it failed.
-        cpu_seconds: the CPU time of this process in the run.
         cpu_share: the CPU time of this process in a run that its time limit stopped, as a share of the limit.
     """
 
@@ -59,7 +58,6 @@ class Observation:
     memory: tuple[MemoryReport, ...] = ()
     output: tuple[str, ...] = ()
     error: CourseError | None = None
-    cpu_seconds: float = 0.0
     cpu_share: float = 1.0
 
     @property
@@ -107,10 +105,8 @@ class Trial:
         return who(ranks, self.world_size) if self.case.world_size else "your function"
 
 
-def observe(
-    exercise: Declaration, solution: Solution, case: Case, world: World | None = None, *, replay: bool = False
-) -> Observation:
-    """Run `solution` on `case`, on its own copies. With `replay`, the calls contain values.
+def observe(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
+    """Run `solution` on `case`, on its own copies.
 
     Without a world, it runs on simulated ranks. A case without ranks runs on one rank, for its time limit and its
     output.
@@ -120,21 +116,20 @@ def observe(
     """
     if world is not None:
         return replace(_observed(exercise, solution, case, world), cpu_share=1.0)  # its ranks may be other processes
-    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT, replay))
+    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT))
     if seen.waited:
         limit = min(TIME_LIMIT, CPU_LIMIT / max(seen.cpu_share, 0.01))
-        seen = _observed(exercise, solution, case, _world(exercise, case, limit, replay))
+        seen = _observed(exercise, solution, case, _world(exercise, case, limit))
     return seen
 
 
-def _world(exercise: Declaration, case: Case, timeout: float, replay: bool) -> World:
+def _world(exercise: Declaration, case: Case, timeout: float) -> World:
     return World(
         case.world_size or 1,
         backend="simulated",
         timeout=timeout,
         measure=exercise.measured,
         strict=exercise.asynchronous,
-        replay=replay,
     )
 
 
@@ -155,7 +150,6 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
         warnings=run.hazards,
         memory=memory,
         output=tuple(run.output),
-        cpu_seconds=time.process_time() - cpu,
     )
 
 
@@ -170,7 +164,7 @@ def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
     """Return the replay of a run of `solution` on `case`, also of one that fails."""
     world = World(case.world_size or 1, backend="simulated", timeout=CPU_LIMIT, replay=True)
     try:
-        return _run(exercise, solution, case, world, _value_on_rank).replay()
+        return _run(exercise, solution, case, world, value_on_rank).replay()
     except RankError as error:
         return error.replay()
 
@@ -205,7 +199,8 @@ def _on_rank(
     return value, before, plain(arguments)
 
 
-def _value_on_rank(trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]) -> object:
+def value_on_rank(trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]) -> Any:
+    """Return what the `trial` of an exercise returns on this rank."""
     __tracebackhide__ = True
     return trial(solution, *args(dist.get_rank()))
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from fractions import Fraction
 
-from .plain import Array, Cause, Gap, Plain, Recogniser, close, leaves, numbers, same
+from .plain import Cause, Gap, Plain, Recogniser, close, numbers, same
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
@@ -14,73 +14,6 @@ def recognise_pattern(gap: Gap) -> Cause | None:
     if gap.decided:
         return None
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
-
-
-def _unchanged(gap: Gap) -> Cause | None:
-    for rank in gap.ranks:
-        given = gap.given[rank]
-        if _is_common(given) or not any(same(given, leaf, 0) for leaf in leaves(gap.before[rank])):
-            return None
-    return Cause(
-        likely="This is a value that the function was given, unchanged.",
-        action="Find where what you compute is lost, or overwritten with this.",
-    )
-
-
-def _is_common(value: Plain) -> bool:
-    """Return whether `value` may be among the arguments by chance: a whole number, True, nothing."""
-    found = numbers(value)
-    if found is None:
-        return value is None or isinstance(value, bool)
-    return len(found) < 2 and all(number == round(number) for number in found if math.isfinite(number))
-
-
-def _zeros(gap: Gap) -> Cause | None:
-    if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
-        return None
-    tensors = [given for _, given in gap.pairs if isinstance(given, Array) and given.shape]
-    if tensors and tensors[0].dtype.startswith("int"):
-        return None  # numbers of places, among which 0 is usual
-    if not tensors:
-        return Cause(likely="", action="Look for the condition, the `return` or the factor that makes it 0 here.")
-    return Cause(
-        likely="Every number is 0.",
-        action="Look for the line that should fill the result, and for one that clears it or multiplies it by 0.",
-    )
-
-
-def _half_filled(gap: Gap) -> Cause | None:
-    for expected, given in gap.pairs:
-        ours, theirs = numbers(expected), numbers(given)
-        if ours is None or theirs is None or len(ours) != len(theirs) or not any(theirs):
-            return None
-        filled = tuple(a if b == 0 else b for a, b in zip(ours, theirs, strict=True))
-        if filled == theirs or not close(ours, filled, gap.tolerance):
-            return None
-    return Cause(
-        likely="A part is right, and the rest is 0.",
-        action="Which lines decide the numbers at these places? Find what leaves the places out, or makes them 0.",
-    )
-
-
-def _moved(gap: Gap) -> Cause | None:
-    found = {(ours, theirs) for ours, theirs in ((numbers(a), numbers(b)) for a, b in gap.pairs)}
-    for places in range(1, 4):
-        for back, word in ((False, "late"), (True, "early")):
-            if all(_is_moved(*(pair[::-1] if back else pair), places, gap.tolerance) for pair in found):
-                return Cause(
-                    likely=f"The right numbers, {places} place{'s' * (places > 1)} too {word}.",
-                    action="At which place does the first part begin, and where does each next one?",
-                )
-    return None
-
-
-def _is_moved(ours: tuple[float, ...] | None, theirs: tuple[float, ...] | None, places: int, tolerance: float) -> bool:
-    """Return whether most numbers of `ours`, at least three different ones, are in `theirs`, so many places later."""
-    if ours is None or theirs is None or len(ours) != len(theirs):
-        return False
-    part = ours[:-places]
-    return len(part) >= 2 * places and len(set(part)) >= 3 and close(part, theirs[places:], tolerance)
 
 
 def _scaled(gap: Gap) -> Cause | None:
@@ -149,34 +82,6 @@ def _permuted(gap: Gap) -> Cause | None:
     return None
 
 
-def _wrong_parts(gap: Gap) -> Cause | None:
-    """Recognise a sum of the wrong parts, where the result is the sum of one part of every rank's tensor."""
-    expected, given = next(gap.pairs)
-    if not (isinstance(expected, Array) and isinstance(given, Array) and 1 < gap.world_size <= 4):
-        return None  # on one rank nothing is added up; of many ranks, there are too many sums to try
-    width, ranks = len(expected.numbers), range(gap.world_size)
-    tensors = [next((leaf.numbers for leaf in leaves(one) if isinstance(leaf, Array)), ()) for one in gap.before]
-    if not 1 < width <= 100 or any(len(whole) != width * len(ranks) for whole in tensors):
-        return None  # single numbers are equal by chance, and long parts take long to try
-    parts = {(r, i): whole[i * width :][:width] for r, whole in enumerate(tensors) for i in ranks}
-    wanted = [i for i in ranks if _is_sum([parts[r, i] for r in ranks], expected, gap)]
-    sizes = range(1, 1 + len(ranks)) if wanted else ()
-    choices = itertools.chain(*(itertools.combinations_with_replacement(parts, size) for size in sizes))
-    held = next((choice for choice in choices if _is_sum([parts[one] for one in choice], given, gap)), None)
-    if held is None:
-        return None
-    terms = " + ".join(f"rank {r}'s chunk {i}" for r, i in held)
-    return Cause(
-        likely=f"Rank {gap.ranks[0]} holds {terms}, and should hold chunk {wanted[0]} of all ranks, added up.",
-        action=f"Follow chunk {wanted[0]} from rank to rank: in which step does each send it, to which of its chunks "
-        "does the receiver add it, and which chunk is returned?",
-    )
-
-
-def _is_sum(parts: list[tuple[float, ...]], whole: Array, gap: Gap) -> bool:
-    return close(whole.numbers, tuple(map(sum, zip(*parts, strict=True))), gap.tolerance)
-
-
 def _one_for_all(gap: Gap) -> Cause | None:
     if gap.world_size < 2 or not _all_same(gap, gap.given) or _all_same(gap, gap.expected):
         return None
@@ -205,12 +110,6 @@ def ranks_differ(gap: Gap) -> Cause | None:
     shared = all(same(gap.expected[0], value, min(gap.tolerance, 1e-6)) for value in gap.expected)
     if gap.world_size < 2 or not shared or _all_same(gap, gap.given):
         return None
-    if without := [str(rank) for rank in gap.ranks if gap.given[rank] is None]:
-        ranks = f"rank{'s' * (len(without) > 1)} {', '.join(without)}"
-        return Cause(
-            likely=f"All ranks should have the result. On {ranks} it is None.",
-            action="Which call brings the result to every rank, and does every rank return it?",
-        )
     return Cause(
         likely="",
         action="Print the value on each rank before and after each collective. Where do the ranks begin to differ?",
@@ -228,15 +127,10 @@ def _reordered(gap: Gap) -> Cause | None:
 
 
 _RECOGNISERS: tuple[Recogniser, ...] = (
-    _unchanged,
-    _zeros,
-    _half_filled,
     _scaled,
     _permuted,
-    _wrong_parts,
     _one_for_all,
     _reordered,
-    _moved,
     _not_combined,
 )
 

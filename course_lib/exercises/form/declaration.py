@@ -242,16 +242,14 @@ _RIGHT = re.compile(r"The [a-z ]+ (is|are) right\. (But )?")
 """The part of a message that calls something right, which a second mistake can make false."""
 
 
-def without_praise(sentence: str) -> str:
-    """Return the sentence of a mistake without what it calls right."""
-    text = _RIGHT.sub("", sentence)
-    return text[0].upper() + text[1:]
-
-
 def _both(one: Mistake, other: Mistake) -> str:
-    first, second = (without_praise(mistake.sentence) for mistake in (one, other))
-    causes = f"Two mistakes at once. First: {first} Second: {second}"
+    first, second = (_RIGHT.sub("", mistake.sentence) for mistake in (one, other))
+    causes = f"Two mistakes at once. First: {_capital(first)} Second: {_capital(second)}"
     return f"{causes} Next: first, {one.action} Then {other.action}"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
 
 
 def _id(function: Solution) -> str:
