@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..planner import count
 from ..quizzes import Score
 from ..syllabus import Lesson
 from .progress import ExerciseProgress, Summary
@@ -12,10 +13,11 @@ BAR = 20  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One exercise or quiz. `state` is words; `begun` and `done` are its progress."""
+    """One exercise or quiz. `state` is words, `detail` is numbers; `begun` and `done` are its progress."""
 
     title: str
     state: str
+    detail: str
     begun: bool
     done: bool
 
@@ -86,11 +88,13 @@ class CourseMap:
 def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
     for name, title in lesson.exercises.items():
         tried = summary.exercises.get(name, ExerciseProgress())
-        yield Item(title=title, state=tried.state, begun=tried.attempts > 0, done=tried.passed)
+        counts = f"{count(tried.attempts, 'attempt')}, {count(tried.hints, 'hint')}"
+        begun = bool(tried.attempts or tried.hints)
+        yield Item(title=title, state=tried.state, detail=counts if begun else "", begun=begun, done=tried.passed)
     for name, questions in lesson.quizzes.items():
         right = summary.quizzes.get(name, frozenset()).intersection(questions)
         score, begun = Score(right=len(right), questions=len(questions)), name in summary.quizzes
-        yield Item(title="Quiz", state=str(score) if begun else "not started", begun=begun, done=score.done)
+        yield Item(title="Quiz", state=str(score) if begun else "not started", detail="", begun=begun, done=score.done)
 
 
 def _line(stop: Stop) -> str:

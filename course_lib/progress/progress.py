@@ -38,11 +38,12 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class ExerciseProgress:
-    """Attempts so far, whether one of them passed, and how the last one ended (None: it did not)."""
+    """Attempts so far, whether one of them passed, how the last one ended (None: it did not), hints taken."""
 
     attempts: int = 0
     passed: bool = False
     last_status: str | None = None
+    hints: int = 0
 
     @property
     def state(self) -> str:
@@ -104,8 +105,13 @@ class Progress:
         """Store that a hint was taken; the first has level 1."""
         self._add(hints={"exercise": exercise, "level": level})
 
+    def step_taken(self, exercise: str) -> None:
+        """Store that the next step of a verdict was taken: a hint with a level below 0."""
+        lowest = self._rows("SELECT min(0, coalesce(min(level), 0)) AS level FROM hints WHERE exercise = ?", exercise)
+        self.hint_taken(exercise, lowest[0]["level"] - 1)
+
     def hints(self, exercise: str) -> list[int]:
-        """Return the levels of the hints taken, lowest first. Next steps, which were once stored too, are below 0."""
+        """Return the levels of the hints taken, lowest first. The next steps of verdicts are not among them."""
         rows = self._rows("SELECT level FROM hints WHERE exercise = ? AND level >= 0 ORDER BY level", exercise)
         return [row["level"] for row in rows]
 
@@ -200,6 +206,8 @@ def _summary(db: sqlite3.Connection) -> Summary:
         done = exercises.get(name, ExerciseProgress())
         passed = done.passed or status == "passed"
         exercises[name] = replace(done, attempts=done.attempts + 1, passed=passed, last_status=status)
+    for name, hints in db.execute("SELECT exercise, count(*) FROM hints GROUP BY exercise"):
+        exercises[name] = replace(exercises.get(name, ExerciseProgress()), hints=hints)
 
     right: dict[str, frozenset[str]] = {}
     query = "SELECT quiz, question, max(correct) FROM answers GROUP BY quiz, question"

@@ -106,10 +106,12 @@ class Attempt:
         return Hint(self.ladder[self._taken - 1])
 
     def next_step(self) -> Hint:
-        """Return the next step for each finding, and show it from now on."""
+        """Return the next step for each finding. If one is a hint, it counts as one."""
         if self.verdict is None or not self.verdict.findings:
             return Hint("The latest check found nothing wrong, so there is no next step.")
-        self.step_taken = True
+        if self.verdict.has_hints and not self.step_taken:
+            self.step_taken = True
+            self.progress.step_taken(self.exercise.name)
         return Hint(self.verdict.next_step)
 
     # -- text ------------------------------------------------------------------------------------------------------

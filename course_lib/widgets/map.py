@@ -56,4 +56,5 @@ def course_map() -> ShownMap:
 
 
 def _line(item: Item) -> str:
-    return f'<li><span aria-hidden="true">{item.shape}</span> {escape(item.title)}: {escape(item.state)}</li>'
+    so_far = ", ".join(filter(None, [item.state, item.detail]))
+    return f'<li><span aria-hidden="true">{item.shape}</span> {escape(item.title)}: {escape(so_far)}</li>'

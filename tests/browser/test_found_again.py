@@ -143,7 +143,7 @@ def test_all_that_was_done_is_found_again(lesson: Page) -> None:
     seen(lesson, EXERCISE, "Hint 1 of")
     expect(cell(lesson, QUIZ).get_by_label("Your answer")).to_have_value("7")
     seen(lesson, QUIZ, "That is the rank's number")
-    expect(cell(lesson, MAP).locator("li", has_text="Say hello by rank")).to_contain_text("Say hello by rank: failed")
+    expect(cell(lesson, MAP).locator("li", has_text="Say hello by rank")).to_contain_text("1 attempt, 1 hint")
 
     cell(lesson, EXERCISE).get_by_role("button", name="Insert my last attempt below").click()
     wait_for(lesson, f"{NOTEBOOK}.content.model.sharedModel.cells.length === {len(CELLS) + 1}")

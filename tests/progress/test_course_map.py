@@ -44,9 +44,9 @@ def drawn(progress: Progress) -> CourseMap:
 
 
 def items(progress: Progress) -> list[str]:
-    """The first lesson's items: mark, title and state."""
+    """The first lesson's items: mark, title, state and detail."""
     lesson = drawn(progress).stops[0]
-    return [f"{item.shape} {item.title}: {item.state}" for item in lesson.items]
+    return [f"{item.shape} {item.title}: {item.state}; {item.detail}" for item in lesson.items]
 
 
 def test_the_map_marks_the_short_route(progress: Progress) -> None:
@@ -70,14 +70,14 @@ def test_the_map_is_a_line_a_lesson_and_what_comes_next(progress: Progress) -> N
 
 def test_each_exercise_and_quiz_has_its_state(progress: Progress) -> None:
     solve(progress, "ranks.hello")
-    progress.begin_attempt("ranks.ring", "def ring(): ...")
+    progress.hint_taken("ranks.ring", 1)
     answer(progress, "ranks", "who", correct=True)
     answer(progress, "ranks", "why", correct=False)
 
     assert items(progress) == [
-        "✓ Say hello: passed",
-        "◐ A ring: unfinished",
-        "◐ Quiz: 1 of 2 right",
+        "✓ Say hello: passed; 1 attempt, 0 hints",
+        "◐ A ring: not started; 0 attempts, 1 hint",
+        "◐ Quiz: 1 of 2 right; ",
     ]
 
 
@@ -100,13 +100,13 @@ def test_practice_takes_no_tick_away(progress: Progress) -> None:
     for question in ("who", "why"):
         answer(progress, "ranks", question, correct=True)
     answer(progress, "ranks", "who", correct=False, attempt=1)
-    assert items(progress)[2] == "✓ Quiz: 2 of 2 right"
+    assert items(progress)[2] == "✓ Quiz: 2 of 2 right; "
 
 
 def test_answers_to_a_question_that_was_removed_do_not_count(progress: Progress) -> None:
     for question in ("who", "removed"):
         answer(progress, "ranks", question, correct=True)
-    assert items(progress)[2] == "◐ Quiz: 1 of 2 right"
+    assert items(progress)[2] == "◐ Quiz: 1 of 2 right; "
 
 
 def test_in_a_notebook_every_lesson_is_a_link_and_nothing_becomes_html(progress: Progress) -> None:

@@ -119,7 +119,7 @@ def test_the_summary_tells_what_is_solved(path: Path) -> None:
 
     summary = progress.summary()
     assert summary.exercises == {
-        "zero1.partition": ExerciseProgress(attempts=2, passed=True, last_status="failed"),
+        "zero1.partition": ExerciseProgress(attempts=2, passed=True, last_status="failed", hints=1),
         "zero1.step": ExerciseProgress(attempts=1),
     }
     assert summary.quizzes == {"zero1": {"bytes"}, "zero2": set()}
@@ -308,7 +308,7 @@ def test_what_cannot_be_stored_waits_in_memory(
     assert not progress.notice
     assert Progress(open_path).summary() == progress.summary()
     assert Progress(open_path).summary().exercises["zero1.step"] == ExerciseProgress(
-        attempts=1, passed=True, last_status="passed"
+        attempts=1, passed=True, last_status="passed", hints=1
     )
 
 

@@ -107,7 +107,7 @@ def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) ->
     assert "Why this is right" not in widget.findings.value
 
 
-def test_the_next_step_is_shown_to_those_who_ask(tried: Tried) -> None:
+def test_the_next_step_is_shown_to_those_who_ask_and_counts_as_one_hint(tried: Tried) -> None:
     widget = tried(sum_for_mean)
     assert '<button type="button" data-action="step">Show the next step</button>' in widget.findings.value
     assert 'For the next step: exercise("sample.mean").next_step()' in repr(widget.attempt)
@@ -117,6 +117,7 @@ def test_the_next_step_is_shown_to_those_who_ask(tried: Tried) -> None:
 
     assert "<strong>Next:</strong> Divide." in widget.findings.value and '"step"' not in widget.findings.value
     assert "Next: Divide." in repr(widget.attempt) and widget.attempt.next_step() == "Divide."
+    assert widget.attempt.progress.summary().exercises["sample.mean"].hints == 1
     assert widget.attempt.hints == ()
 
 
