@@ -34,6 +34,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.enable()
+    gc.set_threshold(700, 10, 100)  # full collections are rare: each looks at all tests of the suite, for 0.5 s
     with tempfile.TemporaryDirectory() as homes:
         session.config.stash[HOMES] = Path(homes)
         return (yield)
@@ -58,8 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Iterator[None]:
-    """Three more workers than there are cores: tests wait for kernels, for ranks and for the browser."""
-    return (yield) + 3
+    """Two more workers than there are cores: tests wait for kernels, for ranks and for the browser."""
+    return (yield) + 2
 
 
 class ByPart(LoadScopeScheduling):
