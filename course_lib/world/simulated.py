@@ -48,11 +48,11 @@ class Simulated:
 
     def run(self, order: Order) -> Run:
         _allow_open_files()
-        variables = Variables()
         with (
             process_state.of_threads(_refusals(), measure=order.size_of is not None),
             pretended(self._world_size, self._gpus),
         ):
+            variables = Variables()
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
             ranks = [
@@ -60,7 +60,7 @@ class Simulated:
                 for rank in range(self._world_size)
             ]
             reports = run_ranks(coordinator, ranks, order.timeout, order.late, order.lines)
-        shared = variables.reset() if self._world_size > 1 else []
+            shared = variables.reset() if self._world_size > 1 else []
         kept = Kept(
             output=[rank.rank_state.printed.text for rank in ranks],
             calls=[rank.recorder.calls for rank in ranks],
