@@ -39,14 +39,8 @@ MB = 10**6
 
 
 @pytest.fixture
-def gpus():
-    """Makes a world of so many simulated ranks with pretended GPUs. Processes pretend them with the same code."""
-    return functools.partial(World, backend="simulated", gpus=True)
-
-
-@pytest.fixture
-def local_gpus(local_world):
-    """Makes such a world on each backend."""
+def gpus(local_world):
+    """Makes a world of so many ranks with pretended GPUs, on each backend."""
     return functools.partial(local_world, gpus=True)
 
 
@@ -69,7 +63,7 @@ def mean_gradient():
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_is_named_in_every_way_that_torch_takes(local_gpus) -> None:
+def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
     def program():
         rank = dist.get_rank()
         torch.cuda.set_device(rank)
@@ -102,7 +96,7 @@ def test_a_gpu_is_named_in_every_way_that_torch_takes(local_gpus) -> None:
         host = [torch.zeros(3), made[0].cpu(), made[0].to("cpu"), torch.zeros_like(made[0], device="cpu")]
         return devices, {str(one.device) for one in [*host, *nn.Linear(2, 2).cuda().cpu().parameters()]}
 
-    assert list(local_gpus(2).run(program)) == [({f"cuda:{rank}"}, {"cpu"}) for rank in range(2)]
+    assert list(gpus(2).run(program)) == [({f"cuda:{rank}"}, {"cpu"}) for rank in range(2)]
 
 
 def test_the_program_is_told_of_gpus_and_torch_is_told_the_truth(gpus) -> None:
@@ -174,7 +168,7 @@ def test_streams_events_and_seeds_do_nothing(gpus) -> None:
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
-def test_data_parallel_with_device_ids_averages_gradients_and_moves_inputs(local_gpus) -> None:
+def test_data_parallel_with_device_ids_averages_gradients_and_moves_inputs(gpus) -> None:
     def program():
         rank = dist.get_rank()
         seen = []
@@ -184,7 +178,7 @@ def test_data_parallel_with_device_ids_averages_gradients_and_moves_inputs(local
         dist.barrier(device_ids=[rank])
         return model.module[0].weight.grad.cpu(), seen
 
-    for rank, (gradient, seen) in enumerate(local_gpus(2).run(program)):
+    for rank, (gradient, seen) in enumerate(gpus(2).run(program)):
         torch.testing.assert_close(gradient, mean_gradient())
         assert seen == [f"cuda:{rank}"]
 
@@ -203,7 +197,7 @@ def test_data_parallel_with_device_ids_refuses_a_model_that_was_not_moved(gpus) 
         gpus(1).run(lambda: DistributedDataParallel(mlp(), device_ids=[0]))
 
 
-def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(local_gpus) -> None:
+def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
     def program():
         rank = dist.get_rank()
         model = mlp()
@@ -218,7 +212,7 @@ def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(local_gpus) -> None:
         model(batch(rank).to("cuda")).square().mean().backward()
         return held, gradient.device.type, gradient.full_tensor(), model[0].weight.grad.full_tensor()
 
-    for held, device, gradient, total in local_gpus(2).run(program):
+    for held, device, gradient, total in gpus(2).run(program):
         assert held == 4 * 512 and device == "cuda"  # a shard of each of four tensors
         torch.testing.assert_close(gradient, mean_gradient(), rtol=0.05, atol=0.01)
         torch.testing.assert_close(total, 2 * gradient, rtol=0.01, atol=0.001)
@@ -532,18 +526,18 @@ def test_a_handle_is_missed_under_a_default_device(gpus) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_memory(local_gpus, tmp_path) -> None:
+def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_memory(gpus, tmp_path) -> None:
     """Of layers of 400 x 400. Lesson 11 runs it as it is published, with the published figures."""
     recipe = tmp_path / "recipe.py"
     published = (Path(production.__file__).parent / "zero_recipe.py").read_text()
     recipe.write_text(published.replace("2000", "400"))
     runs = []
-    local_gpus(2, timeout=300).run_file(recipe, then=runs.append)
+    gpus(2, timeout=300).run_file(recipe, then=runs.append)
     printed = [re.findall(r"(\d+) MB", run.output[0]) for run in runs]
     assert printed == [["12", "25", "38", "53"], ["12", "25", "38", "65"]]
 
 
-def test_only_memory_that_the_program_put_on_the_gpu_is_counted(local_gpus) -> None:
+def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
     def program():
         data = torch.zeros(MB)  # 4 MB on the host
         chosen = data[:250_000].clone() + 1
@@ -553,7 +547,7 @@ def test_only_memory_that_the_program_put_on_the_gpu_is_counted(local_gpus) -> N
         z = torch.zeros(500_000, device="cuda")  # 2 MB
         return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), z.numel() + data.numel()
 
-    run = local_gpus(1).run(program)
+    run = gpus(1).run(program)
     assert run[0][:2] == (2_000_384, 2_000_896)  # multiples of 512
     assert (run.memory[0].current_bytes, run.memory[0].peak_bytes) == run[0][:2]
 
@@ -647,13 +641,13 @@ def test_a_program_may_catch_out_of_memory_and_take_a_smaller_batch(local_world)
 # -- the world ---------------------------------------------------------------------------------------------------------
 
 
-def test_torch_is_as_before_after_the_run(local_gpus) -> None:
+def test_torch_is_as_before_after_the_run(gpus) -> None:
     def program():
         return torch.cuda.is_available(), str(torch.zeros(2).to("cuda").device)
 
     owners = (torch, torch.cuda, torch.Tensor, nn.Module, dist, torch.optim.Optimizer, Replicate, _builtins)
     before = [dict(vars(owner)) for owner in owners]
-    world = local_gpus(1)
+    world = gpus(1)
     assert world.run(program)[0] == (True, "cuda:0")
     for owner, names in zip(owners, before, strict=True):
         assert {name for name in names | vars(owner) if vars(owner).get(name) is not names.get(name)} == set()
