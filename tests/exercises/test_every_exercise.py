@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from course_lib.exercises import Exercise, Mistake, Verdict, get, names
-from course_lib.exercises.checking import cases, check, diagnose
+from course_lib.exercises.checking import cases, diagnose
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.observe import recall
 
@@ -54,9 +54,8 @@ def test_a_mistake_is_rejected_under_its_own_id(
 def verdict_of(exercise: Exercise, mistake: Mistake, seed: int, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     """Return the verdict on a mistake, on as many of the first cases as name it. On each case it runs once.
 
-    More cases can only tell it from more of the other mistakes. So only an exercise's first mistake also runs on small
-    cases, of which the check shows the smallest that fails. With more seeds each mistake runs on all cases, and twice:
-    as a solution, and when the check compares it. That proves that it does the same on every run.
+    More cases can only tell it from more of the other mistakes. With more seeds it runs on every case, and twice: as a
+    solution, and when the check compares it. That proves that it does the same on every run.
 
     Mistakes are compared in the order of their declaration, as if the source were unknown, and without pairs.
     """
@@ -65,8 +64,6 @@ def verdict_of(exercise: Exercise, mistake: Mistake, seed: int, monkeypatch: pyt
     if SEEDS > 1:
         return exercise.check(mistake.solution, seed=seed)
     monkeypatch.setattr(cases, "observe", recall)
-    if mistake is not exercise.mistakes[0]:
-        monkeypatch.setattr(check, "smallest", lambda failed, found, run: (failed, found))
     for count in range(1, exercise.case_count + 1):
         monkeypatch.setattr(exercise, "case_count", count)
         verdict = exercise.check(mistake.solution, seed=seed)
