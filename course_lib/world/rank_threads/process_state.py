@@ -88,8 +88,7 @@ def _only_new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make.
 
     A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`. What is
-    garbage only after that becomes old here, where Python rarely looks: hence a full collection once in 500 runs, in
-    which at most some 40 MB of garbage are left.
+    garbage only after that becomes old here, where Python rarely looks: hence a full collection once in 500 runs.
     """
     gc.freeze()
     try:

@@ -57,6 +57,12 @@ def local_world(request):
     return make(request)
 
 
+@pytest.fixture(params=[name for name, backend in BACKENDS.items() if not backend.local])
+def far_world(request):
+    """Makes a world on each backend whose ranks are on several machines."""
+    return make(request)
+
+
 @pytest.fixture(params=[name for name, backend in BACKENDS.items() if backend.processes])
 def process_world(request):
     """Makes a world on each backend on which a rank is a process."""

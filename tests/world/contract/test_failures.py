@@ -21,27 +21,17 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from course_lib import RankError, World
+from course_lib import RankError
 from course_lib.world.processes import run_loop
 from course_lib.world.rank_threads import supervisor
 from tests.world.programs import come_to_their_waits, failure, rank
 
-PROGRAMS, ON_PROCESSES = [], []
+PROGRAMS = []
 
 
-def fails(kind, rank=None, ranks=3, processes=False):
-    """Enter a program, the kind of its failure, the rank to look at first if it is certain, and how many ranks run.
-
-    With `processes=True`, it also runs on processes: ranks wait there in a different way, or send more to the kernel.
-    """
-
-    def enter(program):
-        PROGRAMS.append(pytest.param(program, kind, rank, ranks, id=program.__name__))
-        if processes:
-            ON_PROCESSES.append(PROGRAMS[-1])
-        return program
-
-    return enter
+def fails(kind, rank=None, ranks=3):
+    """Enter a program, the kind of its failure, the rank to look at first if it is certain, and how many ranks run."""
+    return lambda program: PROGRAMS.append(pytest.param(program, kind, rank, ranks, id=program.__name__)) or program
 
 
 def message(error: RankError) -> str:
@@ -130,7 +120,7 @@ def raises_in_a_backward_hook() -> None:
     (x * x).sum().backward()
 
 
-@fails("raised", rank=0, processes=True)
+@fails("raised", rank=0)
 def raises_while_ddp_reduces_on_the_others() -> None:
     """rank 0 of 3 raised ValueError: before backward
       rank 0 raised at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  raise ValueError("before
@@ -163,7 +153,7 @@ def raises_again_in_a_finally() -> None:
     dist.barrier()
 
 
-@fails("raised", rank=1, processes=True)
+@fails("raised", rank=1)
 def raises_from_an_earlier_exception() -> None:
     """rank 1 of 3 raised RuntimeError: a worker failed
       rank 1 raised at test_failures.py line _, in raises_from_an_earlier_exception:  raise RuntimeError("a worker
@@ -202,7 +192,7 @@ def raises_a_long_message() -> None:
     dist.barrier()
 
 
-@fails("raised", rank=0, ranks=2, processes=True)
+@fails("raised", rank=0, ranks=2)
 def raises_in_a_callback() -> None:
     """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: division
             by zero
@@ -249,7 +239,7 @@ def makes_a_smaller_default_group() -> None:
     dist.init_process_group("gloo", rank=0, world_size=1)
 
 
-@fails("absent", rank=1, ranks=2, processes=True)
+@fails("absent", rank=1, ranks=2)
 def leaves_a_rank_out_of_the_default_group() -> None:
     """rank 1 returned without the init_process_group #1 that rank 0 waits in
       rank 1 returned
@@ -301,7 +291,7 @@ def returns_early() -> None:
     dist.all_reduce(torch.ones(2))
 
 
-@fails("absent", rank=1, processes=True)
+@fails("absent", rank=1)
 def skips_a_call_before_an_equal_one() -> None:
     """rank 1 returned without the all_reduce #4 that ranks 0, 2 wait in
       rank 1 returned
@@ -377,7 +367,7 @@ def calls_a_helper_once_more() -> None:
         reduce()
 
 
-@fails("mismatch", ranks=2, processes=True)
+@fails("mismatch", ranks=2)
 def has_a_batch_more_for_a_model_with_buffers() -> None:
     """the ranks call different collectives at the same point: rank 0: all_reduce #3; rank 1: broadcast #10
       rank 0 called all_reduce #3 at test_failures.py line _, in has_a_batch_more_for_a_model_with_buffers:
@@ -418,7 +408,7 @@ def evaluates_on_one_rank() -> None:
     dist.broadcast(torch.ones(2), 0)
 
 
-@fails("mismatch", ranks=4, processes=True)
+@fails("mismatch", ranks=4)
 def takes_the_row_for_the_column() -> None:
     """the ranks disagree about the number of elements in all_reduce #2 in group [2, 3]: rank 2: float32 [2]; rank 3:
             float32 [3]
@@ -527,7 +517,7 @@ def never_joins_an_asynchronous_call() -> None:
         dist.all_reduce(torch.ones(1), async_op=True).wait()
 
 
-@fails("absent", rank=2, processes=True)
+@fails("absent", rank=2)
 def does_not_make_its_group() -> None:
     """rank 2 returned without the new_group([0, 1, 2]) that ranks 0, 1 wait in
       rank 2 returned
@@ -570,7 +560,7 @@ def calls_in_compiled_code_on_one_rank():
     return total(torch.ones(4), rank() == 1)
 
 
-@fails("absent", rank=1, ranks=2, processes=True)
+@fails("absent", rank=1, ranks=2)
 def never_receives() -> None:
     """rank 1 returned without the recv that matches the send to rank 1 of rank 0
       rank 1 returned
@@ -625,7 +615,7 @@ def brings_one_element_more() -> None:
     dist.all_reduce(torch.ones(4 + rank() // 2))
 
 
-@fails("mismatch", processes=True)
+@fails("mismatch")
 def brings_one_element_more_in_the_background() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
@@ -637,7 +627,7 @@ def brings_one_element_more_in_the_background() -> None:
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
 
 
-@fails("mismatch", processes=True)
+@fails("mismatch")
 def waits_in_native_code_for_calls_that_do_not_fit() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
@@ -666,7 +656,7 @@ def expects_a_longer_message() -> None:
         dist.recv(torch.empty(3), 0)
 
 
-@fails("mismatch", processes=True)
+@fails("mismatch")
 def differs_after_an_exception() -> None:
     """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #1; rank 1: barrier #1
       ranks 0, 2 called all_reduce #1 at test_failures.py line _, in differs_after_an_exception:
@@ -880,18 +870,13 @@ def check(world, program, kind, first, ranks) -> None:
 
 
 @pytest.mark.parametrize(("program", "kind", "first", "ranks"), PROGRAMS)
-def test_the_whole_message(program, kind, first, ranks) -> None:
-    check(World, program, kind, first, ranks)
-
-
-@pytest.mark.parametrize(("program", "kind", "first", "ranks"), ON_PROCESSES)
-def test_the_whole_message_on_processes(program, kind, first, ranks) -> None:
-    check(functools.partial(World, backend="processes"), program, kind, first, ranks)
+def test_the_whole_message(local_world, program, kind, first, ranks) -> None:
+    check(local_world, program, kind, first, ranks)
 
 
 OF_EACH_KIND = {program.values[1]: program for program in PROGRAMS}
 
 
 @pytest.mark.parametrize(("program", "kind", "first", "ranks"), OF_EACH_KIND.values())
-def test_the_whole_message_of_each_kind(process_world, program, kind, first, ranks) -> None:
-    check(process_world, program, kind, first, ranks)
+def test_the_whole_message_of_each_kind_on_several_machines(far_world, program, kind, first, ranks) -> None:
+    check(far_world, program, kind, first, ranks)
