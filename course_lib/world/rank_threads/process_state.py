@@ -88,12 +88,12 @@ def _only_new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make.
 
     A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`. What is
-    garbage only after that becomes old here, where Python rarely looks: hence a full collection once in 500 runs.
+    garbage only after that becomes old here, where Python rarely looks: hence a full collection once in 100 runs.
     """
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
-        if next(_runs) % 500 == 0:
+        if next(_runs) % 100 == 0:
             gc.collect()
