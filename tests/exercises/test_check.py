@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from course_lib import CourseError, World
 from course_lib.exercises import Case, Exercise, Mistake, Verdict, get, names
-from course_lib.exercises.checking import cases, observe
+from course_lib.exercises.checking import cases, check, observe
 from course_lib.exercises.checking.findings import Cost
 from course_lib.exercises.registry import REMOVED
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, gathered, mean, sum_for_mean
@@ -43,12 +43,22 @@ def test_a_right_solution_passes_and_says_what_was_tried() -> None:
 
 
 def test_a_pass_is_compared_with_the_reference() -> None:
-    few, many = Cost(calls=1, sent_bytes=8), Cost(calls=1200, sent_bytes=80)
+    few, many = Cost(calls=1, sent_bytes=8), Cost(calls=1200, sent_bytes=80, seconds=3.21)
 
     assert Cost(calls=0, sent_bytes=0).against(Cost(calls=0, sent_bytes=0)) == ""
     only_one = Verdict(exercise="sample.mean", status="passed", seed=0, cases_tried=1)
     assert only_one.headline == "The case agrees with the reference."
-    assert many.against(few) == "Calls in the check: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8)."
+    text = "Calls in the check: 1,200 (the reference: 1). Bytes sent: 80 (the reference: 8). "
+    text += "CPU time: 3.2 times the reference's."
+    assert many.against(few) == text
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(0.012, 1), (0.2, 50)])
+def test_a_pass_names_only_cpu_time_that_is_no_noise(seconds: float, times: float) -> None:
+    expected, yours = (observe.Observation(cpu_seconds=spent) for spent in (0.004, seconds))
+    trial = observe.Trial(exercise=MEAN, case=draw_mean(random.Random(0), 0), expected=expected, yours=yours)
+
+    assert check._costs([trial])[0].seconds == pytest.approx(times)
 
 
 def test_a_case_without_ranks_is_run_once() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from ...meter import Replay
@@ -26,6 +27,9 @@ from .rules import sent_bytes
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
+
+NOISE_SECONDS = 0.05
+"""On a busy machine, the CPU time of equal solutions differs by less than this in a case."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -88,17 +92,28 @@ def _compared(verdict: Verdict, runs: Runs, cases: list[Case], on_case: OnCase) 
     except KeyboardInterrupt:
         return replace(verdict, findings=(_stopped(verdict),))
     if failed is None:
-        trials = [runs.trial(case) for case in cases]
-        cost, reference_cost = _cost([trial.yours for trial in trials]), _cost([trial.expected for trial in trials])
-        output = trials[0].yours.output
-        return replace(verdict, status="passed", output=output, cost=cost, reference_cost=reference_cost)
+        yours, expected = _costs([runs.trial(case) for case in cases])
+        output = runs.trial(cases[0]).yours.output
+        return replace(verdict, status="passed", output=output, cost=yours, reference_cost=expected)
     return _explained(verdict, *failed, runs, cases)
 
 
-def _cost(observations: list[Observation]) -> Cost:
+def _costs(trials: list[Trial]) -> tuple[Cost, Cost]:
+    """Return what the solution and the reference take. The time is the median's: the first case also loads modules."""
+    seconds = median(_times(trial.yours.cpu_seconds, trial.expected.cpu_seconds) for trial in trials)
+    return _cost([trial.yours for trial in trials], seconds), _cost([trial.expected for trial in trials])
+
+
+def _times(seconds: float, reference: float) -> float:
+    """Return `seconds` as a multiple of the reference's; 1 if the difference may be what else the machine did."""
+    return 1.0 if abs(seconds - reference) < NOISE_SECONDS else seconds / max(reference, 1e-4)
+
+
+def _cost(observations: list[Observation], seconds: float = 1.0) -> Cost:
     return Cost(
         calls=sum(len(calls) for one in observations for calls in one.calls),
         sent_bytes=sum(sum(sent_bytes(one).values()) for one in observations),
+        seconds=seconds,
     )
 
 

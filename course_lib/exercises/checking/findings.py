@@ -74,10 +74,14 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The cost of a solution: the sum over all cases and ranks, including the calls that the exercise itself makes."""
+    """The cost of a solution: the sum over all cases and ranks, including the calls that the exercise itself makes.
+
+    `seconds` is CPU time, as a multiple of the reference's.
+    """
 
     calls: int
     sent_bytes: int
+    seconds: float = 1.0
 
     def against(self, reference: Cost) -> str:
         """Return a comparison with the reference, in a sentence; empty if there is nothing to say."""
@@ -85,7 +89,8 @@ class Cost:
             ("Calls in the check", self.calls, reference.calls),
             ("Bytes sent", self.sent_bytes, reference.sent_bytes),
         )
-        facts = (f"{what}: {yours:,} (the reference: {right:,})." for what, yours, right in counts if yours or right)
+        facts = [f"{what}: {yours:,} (the reference: {right:,})." for what, yours, right in counts if yours or right]
+        facts += [f"CPU time: {self.seconds:.1f} times the reference's."] if not 0.5 < self.seconds < 2 else []
         return " ".join(facts)
 
 

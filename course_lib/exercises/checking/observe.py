@@ -47,6 +47,7 @@ class Observation:
         memory: its memory, without the timeline; empty if the exercise is not `measured`.
         output: what it printed; present even if there is an error.
         error: why it failed.
+        cpu_seconds: the CPU time of this process in the run.
         cpu_share: the CPU time of this process in a run that its time limit stopped, as a share of the limit.
     """
 
@@ -58,6 +59,7 @@ class Observation:
     memory: tuple[MemoryReport, ...] = ()
     output: tuple[str, ...] = ()
     error: CourseError | None = None
+    cpu_seconds: float = 0.0
     cpu_share: float = 1.0
 
     @property
@@ -150,6 +152,7 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
         warnings=run.hazards,
         memory=memory,
         output=tuple(run.output),
+        cpu_seconds=time.process_time() - cpu,
     )
 
 
