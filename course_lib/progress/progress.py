@@ -88,7 +88,10 @@ class Progress:
         return attempt
 
     def finish_attempt(self, attempt: Attempt, status: str, findings: Any) -> None:
-        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays."""
+        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays.
+
+        The findings of a pass are what it takes, by name: `best` reads `sent_bytes` and `calls`.
+        """
         verdict = {"attempt": attempt.id, "status": status, "findings": json.dumps(findings)}
         # Store the attempt again, in case the file was put aside since it began.
         self._add(attempts=vars(attempt), verdicts=verdict)
@@ -100,6 +103,13 @@ class Progress:
             WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
         return Attempt(**rows[0]) if rows else None
+
+    def best(self, exercise: str) -> tuple[int, int] | None:
+        """Return the bytes sent and the calls of the pass that sent least, then called least; None without one."""
+        query = "SELECT findings FROM attempts JOIN verdicts ON attempt = id WHERE exercise = ? AND status = 'passed'"
+        found = [row["findings"] for row in self._rows(query, exercise)]
+        costs = (one for one in found if isinstance(one, dict) and {"sent_bytes", "calls"} <= one.keys())
+        return min(((one["sent_bytes"], one["calls"]) for one in costs), default=None)
 
     def hint_taken(self, exercise: str, level: int) -> None:
         """Store that a hint was taken; the first has level 1."""

@@ -4,13 +4,18 @@ import inspect
 import linecache
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from ..errors import CourseError
 from ..exercises import Exercise, Verdict
+from ..exercises.checking.findings import Cost
+from ..planner import count
 from ..progress import Attempt as StoredAttempt
-from ..progress import Progress
+from ..progress import CourseMap, Progress
+from ..syllabus import lessons
 
 OUTCOMES = {
     "passed": "passed",
@@ -42,6 +47,7 @@ class Attempt:
         verdict: the result of the check; None before it has ended.
         earlier: the attempt before this one, in this kernel or long ago; None if there was none.
         step_taken: whether the next steps of this verdict were asked for.
+        standing: after a pass: how far the lesson is, what is next in it, and a pass of yours that took less.
         hints: the hints taken so far, on this attempt or an earlier one, first to last.
         returned: the value that the function's name gets in later cells: the solution once it has passed, and the
             reference until then.
@@ -51,6 +57,7 @@ class Attempt:
         self.exercise, self.solution = exercise, solution
         self.verdict: Verdict | None = None
         self.step_taken = False
+        self.standing = ""
         self.progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
         self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an earlier version may have had more
@@ -66,8 +73,9 @@ class Attempt:
 
         self.verdict = verdict = self.exercise.check(self.solution, on_case=store_first)
         if stored is not None:
-            findings = [asdict(finding) for finding in verdict.findings]
-            self.progress.finish_attempt(stored, verdict.status, findings)
+            found = asdict(verdict.cost) if verdict.cost else [asdict(finding) for finding in verdict.findings]
+            self.progress.finish_attempt(stored, verdict.status, found)
+            self.standing = "\n".join(self._standing(verdict.cost)) if verdict.cost else ""
         return verdict
 
     @property
@@ -116,6 +124,19 @@ class Attempt:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
+    def _standing(self, cost: Cost) -> Iterator[str]:
+        name, own = self.exercise.name, []
+        with suppress(CourseError):  # a learner may work in the course's own notebooks, and have damaged one
+            own = [lesson for lesson in lessons() if name in lesson.exercises]
+        summary = self.progress.summary()
+        for stop in CourseMap(own, summary).stops:
+            names, after = stop.lesson.exercises, f"next: {stop.next.title}" if stop.next else "the lesson is done"
+            passed = sum(one in summary.exercises and summary.exercises[one].passed for one in names)
+            yield f"{passed} of {count(len(names), 'exercise')} · {after}"
+        best = self.progress.best(name)
+        if best and best < (cost.sent_bytes, cost.calls):
+            yield f"Your best so far: {best[1]:,} calls, {best[0]:,} bytes sent."
+
     @property
     def consequence(self) -> str:
         """The function that later cells use, in a sentence."""
@@ -144,7 +165,7 @@ class Attempt:
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
         verdict = self.verdict.text(hints=self.step_taken, ask=f'exercise("{self.exercise.name}").next_step()')
-        return "\n".join(filter(None, [verdict, self.reminder, self.consequence, self.progress.notice]))
+        return "\n".join(filter(None, [verdict, self.standing, self.reminder, self.consequence, self.progress.notice]))
 
 
 def _source(solution: Any) -> str:

@@ -95,7 +95,7 @@ class ExerciseWidget(VBox):
         self.progress.value = ""
         first = BEGIN if verdict.status == "unattempted" else verdict.headline
         attempt = self.attempt
-        lines = filter(None, [first, attempt.consequence, attempt.progress.notice])
+        lines = filter(None, [first, attempt.standing, attempt.consequence, attempt.progress.notice])
         result = alert(self._headline(verdict), "\n".join(lines), tone=TONES[verdict.status])
         self.status.value = result + earlier_html(attempt)
         self._show_findings(verdict)

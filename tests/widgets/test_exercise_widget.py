@@ -151,6 +151,24 @@ def test_a_run_that_fails_is_replayed_up_to_there(tried: Tried) -> None:
     assert widget.films.value.count("srcdoc=") == 2
 
 
+def test_a_pass_says_how_far_the_lesson_is_and_remembers_the_best(progress: Progress) -> None:
+    exercise = get("ranks.broadcast")
+
+    def passed(solution: Callable[..., Any]) -> Attempt:
+        attempt = Attempt(exercise, solution, progress)
+        attempt.check(lambda done, to_do: None)
+        return attempt
+
+    assert re.search(r"\n1 of \d+ exercises · next: Say hello by rank", repr(passed(exercise.reference)))
+    assert "Your best so far" not in passed(exercise.reference).standing
+    assert re.search(r"\nYour best so far: \d+ calls, [\d,]+ bytes sent", passed(twice).standing)
+
+
+def twice(tensor: torch.Tensor, src: int) -> None:
+    for _ in range(2):
+        get("ranks.broadcast").reference(tensor, src)
+
+
 def test_after_a_pass_there_is_no_next_step(tried: Tried) -> None:
     assert "found nothing wrong" in tried(MEAN.reference).attempt.next_step()
 
@@ -339,7 +357,7 @@ def test_the_source_is_stored_before_the_check(progress: Progress) -> None:
     assert at_the_start[0].source == "def right(x: torch.Tensor) -> torch.Tensor:\n    return mean(x)\n"
     assert at_the_start[0].status is None
     assert stored is not None
-    assert stored.status == "passed" and stored.findings == []
+    assert stored.status == "passed" and stored.findings.keys() == {"calls", "sent_bytes", "seconds"}
 
 
 def test_findings_are_stored(tried: Tried, progress: Progress) -> None:
