@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,58 +14,78 @@ from ..data import TinyGPT, batch
 from ..errors import CourseError
 from ..meter import mark
 from ..planner import duration, size
-from ..plots import table
 from ..progress import CourseMap, own_progress
 from ..syllabus import lessons
 from ..world import Run, World
 from ..zero import DataParallel, Stage1, Stage2, Stage3
-from .style import SHEET, inline, title
+from .style import SHEET, inline, scrolled, title
 
-Rows = Mapping[str, Mapping[str, float]]
 COLUMNS = {"held_bytes": "held", "peak_bytes": "peak", "sent_bytes": "sent", "seconds": "time"}
 STAGES = {"data parallel": DataParallel, "ZeRO-1": Stage1, "ZeRO-2": Stage2, "ZeRO-3": Stage3}
 HEAD = title("Scoreboard", "Your stages")
-MEANING = "Each number is that of the rank with the most."
 EMPTY = 'Nothing is measured yet. A lesson adds a row when its last stage runs: `scoreboard("ZeRO-1", run)`.'
 
 
 class Scoreboard:
     """Rows by name, with the forms that a notebook shows: HTML, or plain text. Each number is of the worst rank.
 
-    `goals` are rows of stages that are not the learner's. They come first.
+    `goals` are rows in grey: stages that are not the learner's.
     """
 
-    def __init__(self, rows: Rows, notice: str = "", goals: Rows = MappingProxyType({})) -> None:
-        shown = {f"the course's {name}": row for name, row in goals.items()} | dict(rows)
-        self.rows = rows
-        self._table = table({name: _written(row) for name, row in shown.items()}, "stage") if shown else None
-        self._about = " ".join(filter(None, [MEANING if rows else EMPTY, notice]))
+    def __init__(
+        self,
+        rows: Mapping[str, Mapping[str, float]],
+        notice: str = "",
+        goals: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        self.rows, self.notice = rows, notice
+        self._all = {f"the course's {name}": row for name, row in (goals or {}).items()} | dict(rows)
 
     def _repr_html_(self) -> str:
-        shown = f'<div class="course-scroll" tabindex="0">{self._table.html}</div>' if self._table else ""
+        looks = {name: "" if name in self.rows else ' class="course-goal"' for name in self._all}
+        rows = (f"<tr{look}>{self._cells(name)}</tr>" for name, look in looks.items())
+        table = scrolled(("stage", *COLUMNS.values()), rows)
+        about = f"<p>{inline(self._about)}</p>"
         return (
             f'<style>{SHEET}</style><div class="course-widget"><div class="course-card">'
-            f"{HEAD}{shown}<p>{inline(self._about)}</p></div></div>"
+            f"{HEAD}{table if self._all else ''}{about}</div></div>"
         )
 
+    def _cells(self, name: str) -> str:
+        return f'<th scope="row">{escape(name)}</th>' + "".join(self._cell(name, column) for column in COLUMNS)
+
+    def _cell(self, name: str, column: str) -> str:
+        if column not in self._all[name]:
+            return "<td></td>"
+        most = max(row.get(column, 0) for row in self._all.values())
+        share = 100 * self._all[name][column] / most if most else 0
+        return f'<td>{self._written(name, column)}<div class="course-bar" style="width: {share:.0f}%"></div></td>'
+
+    def _written(self, name: str, column: str) -> str:
+        number = self._all[name].get(column)
+        if number is None:
+            return ""
+        return duration(number) if column == "seconds" else size(number)
+
+    @property
+    def _about(self) -> str:
+        about = "Each number is that of the rank with the most." if self.rows else EMPTY
+        return " ".join(filter(None, [about, self.notice]))
+
     def __repr__(self) -> str:
-        return f"{self._table}\n{self._about}" if self._table else self._about
-
-
-def _written(row: Mapping[str, float]) -> dict[str, str]:
-    """Return the cells of a row by the name of their column."""
-    return {
-        head: duration(row[column]) if column == "seconds" else size(row[column])
-        for column, head in COLUMNS.items()
-        if column in row
-    }
+        width = max(map(len, self._all), default=0)
+        table = [("", *COLUMNS.values())] + [
+            (name, *(self._written(name, column) for column in COLUMNS)) for name in self._all
+        ]
+        lines = [f"{name:<{width}}" + "".join(f"{cell:>12}" for cell in cells).rstrip() for name, *cells in table]
+        return "\n".join([*(lines if self._all else []), self._about])
 
 
 def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
     """Return the scoreboard: what each of your stages holds, sends and takes. As the last line of a cell it is shown.
 
-    The course's own stages come first, without a time. They train as the lessons do: three steps of 24 sequences, on
-    four simulated ranks.
+    The course's own stages come first, in grey and without a time. They train as the lessons do: three steps of 24
+    sequences, on four simulated ranks.
 
     Args:
         name: the name of a row: "data parallel", "ZeRO-1". The same name replaces the row.

@@ -57,7 +57,7 @@ def test_a_row_is_added_kept_and_replaced_by_its_name(progress: Progress) -> Non
     board = scoreboard("data parallel", World(1).run(stage))
 
     head, first, second, _ = repr(board).splitlines()
-    assert head.split() == ["stage", "held", "peak", "sent", "time"]
+    assert head.split() == ["held", "peak", "sent", "time"]
     assert first.split()[:5] == ["data", "parallel", "4", "kB", "8"]
     assert second.split()[:6] == ["ZeRO-1", "8", "kB", "12", "kB", "4"]
     assert list(scoreboard().rows) == list(progress.scores()) == ["data parallel", "ZeRO-1"]
@@ -66,19 +66,18 @@ def test_a_row_is_added_kept_and_replaced_by_its_name(progress: Progress) -> Non
 def test_in_a_notebook_it_is_a_table_and_no_name_becomes_html() -> None:
     html = scoreboard("<b>mine</b>", World(2).run(stage))._repr_html_()
 
-    assert (
-        '<th scope="row" style="text-align: left">&lt;b&gt;mine&lt;/b&gt;</th><td style="text-align: right">8 kB'
-        in html
-    )
+    assert '<th scope="row">&lt;b&gt;mine&lt;/b&gt;</th><td>8 kB<div class="course-bar" style="width: 100%">' in html
     assert "<table>" not in Scoreboard({})._repr_html_()
 
 
-def test_the_courses_own_stages_come_first_and_without_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_courses_own_stages_come_first_in_grey_and_without_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "of_the_course", lambda: GOALS)
     empty = scoreboard()
-    assert repr(empty).splitlines()[1] == "the course's ZeRO-1  16 kB  20 kB  6 kB"
+    assert repr(empty).splitlines()[1] == "the course's ZeRO-1       16 kB       20 kB        6 kB"
     board = scoreboard("ZeRO-1", World(2).run(stage))
     assert [line.split("  ")[0] for line in repr(board).splitlines()[1:3]] == ["the course's ZeRO-1", "ZeRO-1"]
+    html = board._repr_html_()
+    assert html.index('<tr class="course-goal"><th scope="row">the course&#x27;s ZeRO-1</th>') < html.rindex("<tr><th")
     assert list(board.rows) == ["ZeRO-1"]
 
 
@@ -105,5 +104,5 @@ def test_the_page_of_ones_results_has_the_scoreboard_and_what_is_solved(progress
     assert repr(my_results()).splitlines()[1].startswith("ZeRO-3 ")
     assert repr(my_results()).splitlines()[-1] == "00 · Start here: 1 of 2 exercises and quizzes"
     page = (tmp_path / "results.html").read_text("utf-8")
-    assert ">ZeRO-3</th>" in page
+    assert '<th scope="row">ZeRO-3</th>' in page
     assert "<li>00 · Start here: 1 of 2 exercises and quizzes</li>" in page
