@@ -13,7 +13,7 @@ from ..exercises import Finding, Row, Verdict
 from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
 from .card import Card
-from .style import alert, button, details, display_raw, display_saved, inline, markup, note, pre, sheet, title
+from .style import alert, button, details, display_raw, display_saved, inline, markup, note, pre, scrolled, sheet, title
 
 WORDS = {
     "passed": "Passed.",
@@ -184,13 +184,11 @@ def _line_html(line: str) -> str:
 
 
 def table_html(table: tuple[Row, ...]) -> str:
-    """Return expected and given results as HTML, a row for each rank, in a box that scrolls and takes the focus."""
+    """Return expected and given results as HTML, a row for each rank."""
     if not table:
         return ""
     names = ("rank", "expected", "yours", "compared")[table[0].rank is None :]
-    head, body = "".join(f'<th scope="col">{name}</th>' for name in names), "".join(map(_row_html, table))
-    shown = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="course-scroll" tabindex="0">{shown}</div>'
+    return scrolled(names, map(_row_html, table))
 
 
 def _row_html(row: Row) -> str:

@@ -1,6 +1,6 @@
 """The HTML that the course's widgets are made of. Its look is in `static/course.css`."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from html import escape
 from pathlib import Path
 
@@ -76,8 +76,15 @@ def details(summary: str, html: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
+def scrolled(names: Iterable[str], rows: Iterable[str]) -> str:
+    """Return a table in a box that scrolls. The Tab key reaches the box, so that the arrow keys can scroll it."""
+    head, body = "".join(f'<th scope="col">{name}</th>' for name in names), "".join(rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="course-scroll" tabindex="0">{table}</div>'
+
+
 def pre(html: str) -> str:
-    """Return lines of code or output, which scroll, also by the arrow keys: the Tab key reaches them."""
+    """Return lines of code or output, which scroll in the same way."""
     return f'<pre tabindex="0">{html}</pre>'
 
 

@@ -16,6 +16,7 @@ from tests.browser.jupyterlab import (
     run_all,
     wait_until_idle,
 )
+from tests.world.programs import failure
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -53,6 +54,17 @@ def ranks_differ() -> None:
         dist.send(x, dst=1)
     else:
         dist.recv(x, src=0)
+
+
+def rank_0_is_missing() -> None:
+    if dist.get_rank() == 1:
+        dist.barrier()
+
+
+def rank_1_skips_an_iteration() -> None:
+    for step in range(4):
+        if (step, dist.get_rank()) != (1, 1):
+            dist.barrier()
 
 
 def saved(notebooks: Path, name: str, *cells: nbformat.NotebookNode) -> None:
@@ -120,6 +132,30 @@ def test_values_travel_around_the_ring_and_keep_their_tint(page: Page, tmp_path:
     assert chips.all_text_contents() == ["[31]", "[32]", "[33]", "[30]"]
     expect(page.locator("#caption")).to_have_text("All 4 ranks: returned")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_code_in_the_message_of_a_failed_run_has_no_backticks(page: Page, tmp_path: Path) -> None:
+    error = failure(World(2), rank_0_is_missing)
+    error.replay().save(tmp_path / "replay.html")
+    page.goto((tmp_path / "replay.html").as_uri())
+
+    assert "`if`" in str(error)
+    expect(page.locator("#failure code")).to_have_text(["if", "return"])
+    expect(page.locator("#failure")).not_to_contain_text("`")
+    expect(page.locator("#strip .never")).to_have_text("barrier #1")
+
+
+@pytest.mark.parametrize(("replay", "answer"), [
+    (True, "First difference, at step 2: rank 0: step = 1 at barrier #2 ({line}); rank 1: step = 2 at barrier #2"),
+    (False, "First difference in calls, at step 4: rank 0: barrier #4 ({line}); rank 1: returned."),
+])  # fmt: skip
+def test_a_failed_run_leads_to_the_skipped_iteration(page: Page, tmp_path: Path, replay: bool, answer: str) -> None:
+    error = failure(World(3, replay=replay), rank_1_skips_an_iteration)
+    error.replay().save(tmp_path / "replay.html")
+    page.goto((tmp_path / "replay.html").as_uri())
+
+    page.locator("#failure button").click()
+    expect(page.locator("#answer")).to_contain_text(answer.format(line=error.calls[0][0].line))
 
 
 def test_replays_and_figures_play_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:

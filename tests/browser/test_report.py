@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from nbformat.v4 import new_code_cell
 from playwright.sync_api import Page, expect
 
 from course_lib import World
 from tests.browser.jupyterlab import JupyterLab, choose_theme, errors, open_notebook, run_all
-from tests.browser.test_replay import FAILURE, FIGURE, RUN, press, saved
+from tests.browser.test_replay import FAILURE, FIGURE, RUN, press, rank_1_skips_an_iteration, saved
 from tests.world.programs import failure
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -18,12 +17,6 @@ PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}
 REPORT = RUN.replace(".replay()", ".report()")
 HEIGHTS = "frame => [frame.offsetHeight, frame.contentDocument.body.scrollHeight]"
 WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
-
-
-def rank_1_skips_an_iteration() -> None:
-    for step in range(4):
-        if (step, dist.get_rank()) != (1, 1):
-            dist.barrier()
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 360), ("dark", 1280)])

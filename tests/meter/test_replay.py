@@ -59,6 +59,16 @@ def test_a_rank_waits_for_as_many_steps_as_its_peers_need() -> None:
     assert "All 3 ranks: barrier #1\n" in steps[3]
 
 
+def test_a_collective_that_ranks_call_from_different_lines_is_named() -> None:
+    def skips() -> None:
+        if dist.get_rank() == 0:
+            dist.barrier()
+        else:
+            dist.barrier()
+
+    assert "barrier #1 was called from different lines" in str(World(2).run(skips).replay())
+
+
 def test_a_dry_run_is_a_film_of_its_rank() -> None:
     def calls() -> None:
         dist.all_reduce(torch.ones(64))
@@ -184,8 +194,8 @@ def test_the_page_has_the_counters_that_change_on_some_rank() -> None:
     with pytest.raises(RankError) as caught:
         World(2, replay=True).run(program)
     lanes = page_data(caught.value.replay().html)["lanes"]
-    assert [event[11:12] for event in lanes[0]["events"]] == [[[["step", "0"]]], [[["step", "1"]]], []]
-    assert [event[11:12] for event in lanes[1]["events"]] == [[[["step", "0"]]], []]
+    assert [event[12:13] for event in lanes[0]["events"]] == [[[["step", "0"]]], [[["step", "1"]]], []]
+    assert [event[12:13] for event in lanes[1]["events"]] == [[[["step", "0"]]], []]
 
 
 def test_a_variable_whose_memory_is_freed_has_no_values() -> None:
@@ -254,6 +264,16 @@ def test_a_page_of_a_program_that_was_edited_while_it_ran(edited: str, tmp_path)
     linecache.checkcache(str(program))  # as in a kernel that has read no line of it yet
 
     assert {block["label"] for block in page_data(run.replay().html)["blocks"]} == {"train.py"}
+
+
+@pytest.mark.slow
+def test_64_ranks_and_25_collectives_take_less_than_0_3_megabytes() -> None:
+    def many() -> None:
+        x = torch.ones(4)
+        for _ in range(25):
+            dist.all_reduce(x)
+
+    assert len(World(64, replay=True).run(many).replay()._repr_html_().encode()) < 300_000
 
 
 def test_a_tag_in_a_value_does_not_end_the_data() -> None:

@@ -28,7 +28,7 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
         line = event.line
         at = 1 + place(lines, (line.filename, line.function, line.line, str(line))) if line is not None else 0
         sends = [part for share in event.sends.items() for part in share]
-        sides = (event.before, event.after, (*event.counters, *event.around))
+        sides = (event.before, event.after, event.around, event.counters)
         values = [[[name, numbers(v)] for name, v in side] for side in sides]
         row: list[Any] = [event.step, event.done or 0, place(names, (event.kind, event.name, event.op, event.tensors))]
         row += [at, place(held, tuple(event.held.items())), event.match, place(members, event.members)]
@@ -47,6 +47,7 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
         "failure": film.failure,
         "notes": film.notes,
         "names": [*names],
+        "lines": [label for *_, label in lines],
         "held": [dict(items) for items in held],
         "members": [*members],
         "blocks": _blocks([*lines]),

@@ -24,8 +24,20 @@ def _sentence(film: Film, step: int, moment: Moment) -> str:
         if text := _happens(film, lane, event, step):
             found[text].append(lane)
     parts = [*_messages(film, step, moment), *(f"{_who(film, lanes)}: {text}" for text, lanes in found.items())]
+    if (name := _differing(step, moment)) is not None:
+        parts.append(f"{name} was called from different lines")
     sentence = "; ".join(parts[:MOST_PARTS]) + ("; …" if len(parts) > MOST_PARTS else "")
     return sentence[:1].upper() + sentence[1:]
+
+
+def _differing(step: int, moment: Moment) -> str | None:
+    """Return the name of a collective that ends at `step` and that ranks called from different lines, if any."""
+    lines: dict[int, Any] = {}
+    for _, event in moment:
+        ends = event.done == step and event.match and event.op not in ("send", "recv")
+        if ends and lines.setdefault(event.match, event.line) != event.line:
+            return event.name
+    return None
 
 
 def _messages(film: Film, step: int, moment: Moment) -> Iterator[str]:

@@ -9,17 +9,19 @@ const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "comm
 // An event, as data.py packs it. `done` is 0 for a call that never ends, `line` for an unknown line.
 function unpacked(row) {
   const [step, done = 0, name = 0, line = 0, held = 0, match = 0, members = 0, blocking = 0, sends = [],
-    before = [], after = [], around = [], chunk = 0] = row;
+    before = [], after = [], around = [], counters = [], chunk = 0] = row;
   const [kind, text, op, tensors] = film.names[name];
+  const call = op === "send" || op === "recv" ? op : text;  // the peers of ranks differ
   const to = [];
   for (let i = 0; i < sends.length; i += 2) to.push({lane: sends[i], bytes: sends[i + 1]});
-  return {step, done, kind, text, op, tensors, line, held: film.held[held], match, members: film.members[members],
-    blocking, sends: to, before, after, around, chunk};
+  return {step, done, kind, text, op, call, tensors, line, held: film.held[held], match, members: film.members[members],
+    blocking, sends: to, before, after, counters, around: [...counters, ...around], chunk};
 }
 
 const lanes = film.lanes.map((lane, number) => ({...lane, number, events: lane.events.map(unpacked)}));
 const steps = film.captions.length;
 const failed = film.failure !== "";
+const kept = lanes.some(lane => lane.events.some(event => event.before.length || event.around.length));  // values
 const most = Math.max(1, ...film.held.map(total));
 const ring = film.ring && lanes.length <= 8;
 const weighed = lanes.some(lane => new Set(lane.events.slice(0, -1).map(event => event.held)).size > 1);  // bytes change
@@ -89,7 +91,7 @@ function status(lane, step) {
   if (event.kind === "end") return event.text;
   if (event.kind === "mark") return event.step === step ? `at the mark “${event.text}”` : `after the mark “${event.text}”`;
   if (waits(event, step)) {
-    const absent = event.op === "send" || event.op === "recv" ? [] : missing(event, step);  // its name has its peer
+    const absent = event.call === event.op ? [] : missing(event, step);  // a message's name has its peer
     return `waits in ${event.text}` + (absent.length ? ` for ${ranksOf(absent)}` : "");
   }
   if (event.done === step) return arrivals(lane, step).map(call => call.text).join(", ");
@@ -116,6 +118,7 @@ function draw(parent, tag, attributes, text = "") {
 // -- the strip: all steps of all lanes -------------------------------------------------------------------------------
 
 const LEFT = 74;  // room for the names of the lanes
+const LETTER = 6.5;  // the width of a letter, about
 let column = 20;
 
 const middle = step => LEFT + (step - 0.5) * column;
@@ -123,7 +126,9 @@ const middle = step => LEFT + (step - 0.5) * column;
 function drawStrip() {
   const strip = $("strip"), width = strip.parentElement.clientWidth;
   const row = Math.max(5, Math.min(22, 260 / lanes.length)), top = 18, height = top + lanes.length * row + 6;
-  column = Math.max(2, Math.min(150, (width - LEFT - 8) / steps));
+  const never = lanes.flatMap(lane => lane.events).filter(event => event.kind === "call" && !event.done);
+  const right = row < 16 ? 8 : Math.max(8, ...never.map(event => event.text.length * LETTER));  // room for their names
+  column = Math.max(2, Math.min(150, (width - LEFT - right) / steps));
   strip.replaceChildren();
   strip.setAttribute("viewBox", `0 0 ${width} ${height}`);
   strip.style.height = `${height}px`;
@@ -147,6 +152,11 @@ function drawStrip() {
         if (until > x) paths[waits(event, event.step) ? "wait" : "flight"] += `M${x} ${here}H${until}`;
         if (event.done) paths.done += dot(until, here);
         if (event.done !== event.step) paths[waits(event, event.step) ? "held" : "started"] += dot(x, here);
+        if (!event.done && row >= 16) {
+          const label = event.text + (event.tensors === "no tensor" ? "" : ` of ${event.tensors}`), place = until + r + 4;
+          const fits = place + label.length * LETTER < width;
+          draw(strip, "text", {x: place, y: here + 4, class: "never"}, fits ? label : event.text);
+        }
         if (event.done && event.match) {
           const key = event.match;
           groups.set(key, [...groups.get(key) ?? [], {lane, event}]);
@@ -273,6 +283,7 @@ function card(lane, step) {
   const event = at(lane, step), box = make("section", {class: `card ${state(lane, step)}`, "aria-label": lane.name});
   box.append(make("h2", {}, lane.name), make("p", {class: "status"}, status(lane, step)));
   if (!event) return box;
+  if (apart(step)) box.append(make("p", {class: "line"}, film.lines[event.line - 1] ?? ""));
   const calls = arrivals(lane, step);
   for (const call of calls) box.append(...arrived(call));
   if (event.kind === "call" && event.done !== step && event.before.length) box.append(values("before", event.before, null, tint(event)));
@@ -287,40 +298,47 @@ function card(lane, step) {
   return box;
 }
 
-// Eight lanes at most have cards: of a failed run, first one of each state and line.
-function lanesWithCards() {
-  const kinds = new Map();
-  for (const lane of failed ? lanes : []) {
-    const end = lane.events.at(-1), key = `${end.text} ${end.line}`;
-    if (!kinds.has(key)) kinds.set(key, lane);
-  }
-  return [...new Set([...kinds.values(), ...lanes])].slice(0, 8).sort((a, b) => a.number - b.number);
+// Whether ranks are at different lines. The code beside the cards shows a line that all are at.
+function apart(step) {
+  return new Set(lanes.map(lane => at(lane, step)?.line)).size > 1;
 }
 
-const shown = lanesWithCards();
+let shown = new Set(firstShown());
+
+function firstShown() {
+  if (lanes.length <= 8) return lanes.keys();
+  const kinds = new Map();  // of a failed run, one rank of each state and line
+  for (const lane of lanes) {
+    const end = lane.events.at(-1), key = `${end.text} ${end.line}`;
+    if (!kinds.has(key)) kinds.set(key, lane.number);
+  }
+  const first = failed ? [...kinds.values()] : [];
+  return [...first, ...lanes.keys()].filter((number, i, all) => all.indexOf(number) === i).slice(0, 4).sort((a, b) => a - b);
+}
 
 // A row stays when its cards change, and with it the focus and the place that it is scrolled to.
 const cardRow = make("div", {class: "row", tabindex: 0, role: "group", "aria-label": "Ranks"});
 $("ranks").append(cardRow);
 
 function showRanks(step, moves = false) {
-  cardRow.style.setProperty("--n", shown.length);
+  const theirs = lanes.filter(lane => shown.has(lane.number));
+  cardRow.style.setProperty("--n", theirs.length);
   cardRow.classList.toggle("ring", ring);
-  cardRow.replaceChildren(...shown.map(lane => card(lane, step)));
+  cardRow.replaceChildren(...theirs.map(lane => card(lane, step)));
   const width = cardRow.scrollWidth, high = ring ? 216 : 62, look = `width: ${width}px; height: ${high}px`;
   const svg = draw(cardRow, "svg", {class: "arcs", "aria-hidden": true, viewBox: `0 0 ${width} ${high}`, style: look});
   cardRow.prepend(svg);
-  const travelling = ring ? drawRing(svg, width, step) : drawArcs(svg, high, step);
+  const travelling = ring ? drawRing(svg, width, step) : drawArcs(svg, high, theirs, step);
   for (const [path, call, text] of travelling) travel(svg, path, call, text, moves && call.done === step);
   cardRow.style.minHeight = `${cardRow.offsetHeight}px`;  // what is below the cards keeps its place
 }
 
 // The arcs above the cards along which bytes go at a step: path, call and label of each.
-function drawArcs(svg, high, step) {
+function drawArcs(svg, high, theirs, step) {
   const cards = [...cardRow.children].slice(1), found = [];
   const x = cards.map(card => card.offsetLeft - cardRow.offsetLeft + card.offsetWidth / 2);
-  shown.forEach((lane, from) => arrivals(lane, step).forEach(call => call.sends.forEach(({lane: receiver, bytes}) => {
-    const to = shown.findIndex(other => other.number === receiver);
+  theirs.forEach((lane, from) => arrivals(lane, step).forEach(call => call.sends.forEach(({lane: receiver, bytes}) => {
+    const to = theirs.findIndex(other => other.number === receiver);
     if (to < 0) return;
     const side = Math.sign(to - from), start = x[from] + 8 * side, end = x[to] - 8 * side, far = Math.abs(to - from) > 1;
     const back = !far && side < 0;  // below an arc in the other direction
@@ -371,6 +389,65 @@ function travel(svg, path, call, text, moves) {
   chip.style.transform = frames.at(-1).transform;
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (moves && !still) chip.animate(frames, {duration: 600, easing: "ease-in-out"});
+}
+
+// -- comparing --------------------------------------------------------------------------------------------------------
+
+function difference(one, other) {
+  const passes = [["call", "tensors", "line"], ["after"]];
+  for (const [pass, fields] of passes.entries()) {
+    const agreed = new Set();  // counters that both had equal
+    for (let i = 0; i < Math.min(one.events.length, other.events.length); i++) {
+      const a = one.events[i], b = other.events[i];
+      const field = fields.find(name => JSON.stringify(a[name]) !== JSON.stringify(b[name])) ?? counter(a, b, agreed);
+      if (field) return {pass, step: Math.min(a.step, b.step), text: `${has(one, a, field)}; ${has(other, b, field)}.`};
+    }
+  }
+  return null;
+}
+
+// The name of a counter that differs, and did not before: one rank has skipped an iteration of a loop.
+function counter(a, b, agreed) {
+  for (const [name, value] of a.counters) {
+    const [, theirs] = b.counters.find(other => other[0] === name) ?? [];
+    if (theirs === value) agreed.add(name);
+    else if (theirs && agreed.has(name)) return name;
+  }
+}
+
+function has(lane, event, field) {
+  const line = film.lines[event.line - 1], where = line ? ` (${line})` : "";
+  const [, count] = event.counters.find(([name]) => name === field) ?? [];
+  if (count) return `${lane.name}: ${field} = ${count} at ${event.text}${where}`;
+  if (field === "before" || field === "after")
+    return `${lane.name}: ${event[field].map(([, text]) => text).join(", ") || "nothing"} ${field} ${event.text}${where}`;
+  return `${lane.name}: ${event.text}${field === "tensors" ? ` of ${event.tensors}` : ""}${where}`;
+}
+
+// The earliest difference of pairs of lanes. Results differ by design, such as shards: they count if no call differs.
+function earliest(pairs) {
+  const found = pairs.map(pair => ({pair, ...difference(...pair)})).filter(one => one.step);
+  return found.sort((a, b) => a.pass - b.pass || a.step - b.step)[0];
+}
+
+function show(found) {
+  $("answer").textContent = `First difference${kept ? "" : " in calls"}, at step ${found.step}: ${found.text}`;
+  for (const lane of found.pair) shown.add(lane.number);
+  chips();
+  stepTo(found.step);
+}
+
+function chips() {
+  if (lanes.length <= 4) return;
+  $("chips").replaceChildren("Ranks shown", ...lanes.map(lane => {
+    const button = make("button", {"aria-pressed": shown.has(lane.number), "aria-label": lane.name}, lane.rank);
+    button.onclick = () => {
+      if (!shown.delete(lane.number)) shown.add(lane.number);
+      button.setAttribute("aria-pressed", shown.has(lane.number));
+      showRanks(now);
+    };
+    return button;
+  }));
 }
 
 // -- playing ----------------------------------------------------------------------------------------------------------
@@ -443,10 +520,29 @@ function fit() {
   } catch { /* the same */ }
 }
 
+function withCode(text) {  // what a message has between backticks becomes code
+  return text.split(/`([^`]+)`/).map((part, place) => place % 2 ? make("code", {}, part) : part);
+}
+
+// Pairs of ranks that begin with the same call: others have different parts to play from the start.
+function alike() {
+  const firsts = new Map();
+  return lanes.flatMap(lane => {
+    const {call, line} = lane.events[0], key = `${call} ${line}`;
+    if (!firsts.has(key)) firsts.set(key, lane);
+    return firsts.get(key) === lane ? [] : [[firsts.get(key), lane]];
+  });
+}
+
 function showFailure() {
   const [headline, ...more] = film.failure.split("\n"), next = more.filter(line => line.startsWith("Next:"));
-  $("failure").append(make("b", {}, headline.slice(0, 1).toUpperCase() + headline.slice(1)),
-    ...next.map(line => make("span", {}, line)));
+  $("failure").append(make("b", {}, ...withCode(headline.slice(0, 1).toUpperCase() + headline.slice(1))),
+    ...next.map(line => make("span", {}, ...withCode(line))));
+  const found = earliest(alike());
+  if (!found) return;
+  const button = make("button", {}, `Step ${found.step}: where ranks first differ`);
+  button.onclick = () => show(found);
+  $("failure").append(button);
 }
 
 function begin() {
@@ -471,6 +567,7 @@ function begin() {
     if (event.buttons) stepTo(Math.ceil((event.clientX - $("strip").getBoundingClientRect().left - LEFT) / column));
   };
   drawCode();
+  chips();
   new ResizeObserver(fit).observe(document.body);
   fit();
 }
