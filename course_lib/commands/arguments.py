@@ -92,8 +92,10 @@ def add_plan_arguments(parser: Any) -> None:
     parser.usage = "course plan MODEL [OPTIONS]"
     names = f"a number of parameters, such as 7b, or one of {', '.join(MODELS)}"
     parser.add_argument("model", nargs="?", metavar="MODEL", help=names)
-    parser.add_argument("--params", metavar="N", help="the number of parameters, such as 7e9, instead of MODEL")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="Hugging Face's config.json, instead of MODEL")
+    params = "the number of parameters, such as 7e9, instead of MODEL"
+    parser.add_argument("--params", action="append", metavar="N", help=params)
+    config = "Hugging Face's config.json, instead of MODEL"
+    parser.add_argument("--config", action="append", type=Path, metavar="FILE", help=config)
     machines = f"one of {', '.join(HARDWARE)} (h100)"
     parser.add_argument("--gpu", "--hardware", action="append", metavar="NAME", help=machines)
     parser.add_argument("--why", action="store_true", help="explain every byte, and print every way that was tried")

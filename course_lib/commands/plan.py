@@ -83,9 +83,10 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
 
 def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Return the model for `plan`, and the words of the command that name it."""
-    name = options.model or options.params or options.config
-    if [options.model, options.params, options.config].count(None) != 2:
+    names = [*([options.model] if options.model else ()), *(options.params or ()), *(options.config or ())]
+    if len(names) != 1:
         raise CourseError("name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json.")
+    name = names[0]
     if options.config:
         try:
             config = json.loads(name.read_text("utf-8-sig"))

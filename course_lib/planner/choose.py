@@ -11,7 +11,7 @@ from .plan import Plan, plan
 from .timing.cost import crossing
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
-from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Timeline
+from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR, Timeline
 from .timing.step import groups
 from .training.checks import PlanError, whole
 from .training.settings import CHOICES
@@ -32,7 +32,7 @@ _CHUNKS = (1, 2, 4, 8)
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _WAITS = {
     "of communication": COMMUNICATION, "of tensor-parallel exchange": TENSOR, "of context-parallel exchange": CONTEXT,
-    "of waiting in the pipeline": PIPELINE, "of work on the host": HOST,
+    "of exchange between experts": EXPERT, "of waiting in the pipeline": PIPELINE, "of work on the host": HOST,
 }  # fmt: skip
 _EQUAL = 0.05  # steps that differ by less count as equal: the estimate of seconds is not more exact
 Timed = tuple[Plan, Timeline]

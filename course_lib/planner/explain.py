@@ -10,7 +10,7 @@ from .memory import activations
 from .memory.held import gathered_bytes
 from .memory.parts import BETWEEN, CATEGORIES, MOMENTS
 from .timing.hardware import HARDWARE, RATES_OF_2025, Hardware
-from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR
+from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
 from .training.checks import PlanError
 from .training.frozen import trained
@@ -95,9 +95,13 @@ def notes(plan: Plan) -> Iterator[str]:
         ("model_chunks", chunks > 1 == stages, "there is one stage. Give pipeline_parallel as well"),
         ("no_sync", settings.no_sync and settings.micro_batches == 1, "there is one micro-batch"),
         ("reshard", settings.reshard is not True and settings.stage < 3, "only stage 3 gathers parameters"),
+        ("capacity_factor", settings.capacity_factor != 1 and bool(known) and known.experts < 2, "it has no experts"),
+        ("whole_logits", settings.whole_logits and settings.tensor_parallel == 1, "no rank has a part of the logits"),
     ):  # fmt: skip
         if idle:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
+    if settings.fp8 == "matrices":
+        yield "MFU, the model FLOPs utilization, is of the machine's peak in bf16."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
         yield (f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM needs a "
                "--pipeline-model-parallel-layout for this.")  # fmt: skip
@@ -280,7 +284,7 @@ def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
         spent = sum(s.seconds for s in timeline.spans if s.stream == COMPUTE and s.name.startswith(label))
         if spent:
             yield f"  {duration(spent):>10}  compute          {label}"
-    for stream in (COMMUNICATION, TENSOR, CONTEXT, PIPELINE, HOST):
+    for stream in (COMMUNICATION, TENSOR, EXPERT, CONTEXT, PIPELINE, HOST):
         if busy := timeline.busy(stream):
             exposed = timeline.exposed(stream, COMPUTE)
             yield f"  {duration(busy):>10}  {stream:<15}  {duration(exposed)} of it while nothing is computed"

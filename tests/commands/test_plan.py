@@ -248,6 +248,7 @@ def test_nothing_fits_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
         ("gpt2 --fit --tokens 1e9", "--fit and --tokens: each is a search of its own. Give one of the two."),
         ("gpt2 --days 3", "--days without --tokens: nothing else reads it. Give both."),
         ("gpt2 --params 7e9", "name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json."),
+        ("--params 7e9 --params 70e9", "name one model"),
         ("--gpus 8", "name one model"),
         ("--config nowhere.json", "--config nowhere.json: [Errno 2] No such file or directory"),
         ("gpt2 --tokens many", "--tokens many: it does not have this value. Give a number, such as 8 or 7e9."),

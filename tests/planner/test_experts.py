@@ -164,8 +164,8 @@ def test_computing_waits_for_the_exchange() -> None:
     machine = replace(HARDWARE["h100"], inside=Link(alpha=0.0, bandwidth=1e9), launch=0.0, switch=None)
     line = plan(model=SMALL, sequence=10, world_size=4, expert_parallel=4).timeline(machine)
 
-    assert line.busy("tensor parallel") == pytest.approx(2 * 4 * 3 / 4 * (2 * 10 * 100 * 2) / 1e9)
-    assert line.exposed("tensor parallel", "compute") == pytest.approx(line.busy("tensor parallel"))
+    assert line.busy("expert parallel") == pytest.approx(2 * 4 * 3 / 4 * (2 * 10 * 100 * 2) / 1e9)
+    assert line.exposed("expert parallel", "compute") == pytest.approx(line.busy("expert parallel"))
 
 
 # Context parallelism
@@ -239,6 +239,10 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
         ({"model": DENSE, "world_size": 3, "context_parallel": 3, "sequence": 10}, "=10, context_parallel=3: ranks"),
         ({"model": DENSE, "world_size": 4, "context_parallel": 8}, "context_parallel=8 with stage=0: 4 ranks"),
         ({"model": SMALL, "world_size": 8, "stage": 3, "reshard": 3}, "reshard=3 with stage=3: 8 ranks share states"),
+        (
+            {"model": SMALL, "world_size": 8, "stage": 3, "reshard": 4, "expert_parallel": 2},
+            "reshard=4, expert_parallel=2: a second shard of experts is not planned. Choose reshard=True",
+        ),
         (
             {"model": SMALL, "world_size": 8, "stage": 3, "reshard": "node"},
             "reshard='node': it has to be a whole number",

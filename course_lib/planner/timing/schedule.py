@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "tensor parallel", "pipeline", "host"
-CONTEXT = "context parallel"
+CONTEXT, EXPERT = "context parallel", "expert parallel"
 """The streams of a step: see step.py."""
 
 

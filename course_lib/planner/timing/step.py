@@ -1,10 +1,11 @@
 """The schedule of one rank's training step, from forward to the gathered parameters.
 
-Streams: "compute", "communication", "tensor parallel" for what a layer waits for, "pipeline" for sends and waits
-between stages, and "host" for copies over PCIe, the optimizer on the CPU, and a slow CPU's launches. Gradients are
-reduced while earlier layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages
-1 and 2 of the paper gather the parameters of the last step while the first layers compute. The last micro-batch is
-scheduled layer by layer; the ones before take as long as it does without its reductions.
+Streams: "compute", "communication", "tensor parallel" and "expert parallel" for what a layer waits for, "context
+parallel" for keys and values, "pipeline" for sends and waits between stages, and "host" for copies over PCIe, the
+optimizer on the CPU, and a slow CPU's launches. Gradients are reduced while earlier layers are still in backward, stage
+3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2 of the paper gather the parameters of the last
+step while the first layers compute. The last micro-batch is scheduled layer by layer; the ones before take as long as
+it does without its reductions.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from ..training.shapes import Model
 from . import work
 from .cost import Group, seconds
 from .hardware import Hardware
-from .schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
+from .schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
 
@@ -88,7 +89,6 @@ def groups(settings: Settings, hardware: Hardware) -> dict[str, Group]:
         "tensor": (1, tensor), "context": (tensor, settings.context_parallel), "expert": (tensor, experts),
         "shard": (tensor, shards), "second shard": (tensor, settings.gathers_again or 1),
         "replica": (tensor * shards, settings.replicas), "expert shard": (tensor * experts, shards // experts or 1),
-        "expert second shard": (tensor * experts, settings.gathers_again // experts or 1),
         "expert replica": (tensor * shards, settings.replicas) if settings.stage
         else (tensor * experts, settings.replicas // experts),
     }  # fmt: skip
@@ -170,7 +170,8 @@ class _Step:
             if call.when == when and bool(piece.layers) == layers and (layers or piece.name == "head"):
                 cost = self._cost(call, self.layer_share if layers else 1.0, parts=2)
                 name = f"{call.op} of {call.what} of {piece.name}"
-                self.streams.wait(COMPUTE, [self.streams.issue(TENSOR, name, cost, self.computed[-1:])])
+                stream = EXPERT if call.group == "expert" else TENSOR
+                self.streams.wait(COMPUTE, [self.streams.issue(stream, name, cost, self.computed[-1:])])
 
     def _around(self, piece: Work, when: str) -> list[Span]:
         """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""
