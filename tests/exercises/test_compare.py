@@ -158,7 +158,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1), t(2)], [None, None], "ended without a `return`"),
         ([t(1)], [lambda: 1], "A function was returned, and not called"),
         ([t(1)], [iter([])], "Its type is list_iterator, which is not what was asked for"),
-        ([t(1)], [[t(1)]], "wrapped in a list"),
+        ([t(1)], [[t(1)]], "only item of a list"),
         ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),

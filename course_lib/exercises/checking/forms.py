@@ -42,7 +42,10 @@ def _kind(gap: Gap) -> Cause | None:
     if type(expected) is type(given) or {type(expected), type(given)} <= {int, float}:
         return None
     if isinstance(given, tuple) and len(given) == 1 and gap.same(expected, given[0]):
-        return Cause(likely="The right result is wrapped in a list or a tuple.", action="Return the item itself.")
+        return Cause(
+            likely="The right result is the only item of a list or a tuple.",
+            action="Return the item itself, or all items joined, if there are more on other ranks.",
+        )
     items = expected if isinstance(expected, tuple) else ()
     if (place := next((i for i, item in enumerate(items) if gap.same(item, given)), None)) is not None:
         return Cause(

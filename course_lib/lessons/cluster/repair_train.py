@@ -156,9 +156,9 @@ exercise.edit("not-its-own-weights", INIT, """
     """)
 
 exercise.edit("optimizer-before-sharding", OPTIMIZER, """
-    No parameter moves, because your optimizer finds no gradients. If it is made before `fully_shard`, which replaces
-    the parameters by shards, it holds tensors that the model does not use any more.
-    Next: look at where the optimizer is made, and at what happens to the gradients before its step.
+    No parameter moves: your optimizer makes no step, or finds no gradients. If it is made before `fully_shard`, which
+    replaces the parameters by shards, it holds tensors that the model does not use any more.
+    Next: look at where the optimizer is made, at what happens to the gradients before its step, and at the step.
     """)
 
 exercise.edit("same-order-every-epoch", EPOCH, """

@@ -55,7 +55,8 @@ def within_capacity(choice: Tensor, experts: int, capacity: int) -> Tensor:
 
 
 exercise.edit("one-too-few", {"<= capacity": "< capacity"}, """
-    The running count includes the token itself, so it is 1 for the first. Next: take tokens up to and with `capacity`.
+    Each full expert takes one token too few. A running count that includes the token itself is 1 for the first. Next:
+    take a token if fewer than `capacity` tokens before it chose the same expert.
     """)
 
 exercise.edit("one-too-many", {"<= capacity": "<= capacity + 1"}, """

@@ -155,8 +155,8 @@ exercise.edit("state-of-the-start", {GATHER: "", "losses = []\n": f"{GATHER}loss
 exercise.edit("one-file-for-all", OF_RANK_0 | {
     SAVE: "for saver in range(world_size):\n    if rank == saver:\n"
     '        torch.save({"model": model.state_dict(), "random": states}, file)\n    dist.barrier()\n'}, """
-    Every rank saves to the same file, and each replaces what the one before wrote. All ranks then load the state of
-    the last rank. Next: write one file that has all states, or one file for each rank.""")
+    All ranks load the state of the last rank. If every rank saves to the same file, each replaces what the one before
+    wrote. Next: look at which states are saved, and at which of them a rank takes.""")
 
 exercise.variant_edit("a-file-for-each-rank", {GATHER: "", SAVE: 'torch.save({"model": model.state_dict(), "random": '
     'torch.get_rng_state()}, f"{file}.{rank}")\n', "torch.load(file)": 'torch.load(f"{file}.{rank}")',

@@ -114,8 +114,8 @@ LATE = {OPTIMIZER: "", FORWARD: FORWARD + OPTIMIZER}
 exercise.start_edit(LATE)
 
 exercise.edit("outermost-unit-stands-still", LATE | {FORWARD: FORWARD + OPTIMIZER + "model.reshard()\n"}, """
-    The parameters of the outermost unit do not change: your optimizer does not hold the tensors that receive their
-    gradients.
+    The parameters of the outermost unit do not change. Perhaps your optimizer does not hold the tensors that receive
+    their gradients.
     Next: print how many parameters the optimizer holds, and the type of each, on the line after it is made.""")
 
 exercise.edit("raises-the-learning-rate", LATE | {FORWARD: FORWARD + OPTIMIZER.replace("lr=lr", "lr=10 * lr")}, """
@@ -123,9 +123,9 @@ exercise.edit("raises-the-learning-rate", LATE | {FORWARD: FORWARD + OPTIMIZER.r
     Next: find out which tensors the optimizer holds.""")
 
 exercise.edit("nothing-moves", {BLOCKS: OPTIMIZER + BLOCKS, OPTIMIZER: ""}, """
-    What is sharded does not move, because your optimizer finds no gradients. If it is made before `fully_shard`, it
-    holds the parameters that sharding replaces.
-    Next: look at where the optimizer is made, and at what happens to the gradients before its step.""")
+    What is sharded does not move: your optimizer makes no step, or finds no gradients. If it is made before
+    `fully_shard`, it holds the parameters that sharding replaces.
+    Next: look at where the optimizer is made, at what happens to the gradients before its step, and at the step.""")
 
 exercise.edit("outermost-unit-not-sharded", {ROOT: ""}, """
     Everything moves, but the parameters outside the blocks belong to no unit. Nobody averages their gradients, so each

@@ -124,7 +124,7 @@ exercise.edit("never-gathers", {GATHER:
     Next: all-gather the shards.""")
 
 exercise.edit("through-fp16", {"flat_grad.float()": "flat_grad.half().float()"}, """
-    Your gradients pass through fp16, in which numbers below 3e-8 become 0. Bf16 goes down to about 1e-40, and fp32 further.
+    Your gradients pass through fp16, in which numbers below 3e-8 become 0. Bf16 goes down to about 1e-40.
     Next: convert them from bf16 to fp32 directly.""")
 
 exercise.edit("never-steps", {"optimizer.step()\n": ""}, """

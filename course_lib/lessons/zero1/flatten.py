@@ -115,9 +115,10 @@ exercise.edit("left-over-for-missing", {"-len(values) %": "len(values) %"}, """
 
 exercise.edit("copies", {"end = 0\nfor param in params:\nbegin, end = end, end + param.numel()\n"
     "param.data = flat_param[begin:end].view_as(param)\n": ""}, """
-    The flat tensor has the right values, and the parameters keep memory of their own. An update of the flat tensor does
+    The flat tensor has the right values, but the parameters share no memory with it. An update of the flat tensor does
     not reach them, and there are two copies of the model.
-    Next: make each parameter a view of its piece: assign to `param.data`, without a clone.""")
+    Next: make each parameter a view of its piece of the tensor that you return: assign to `param.data`, without a copy
+    before or after.""")
 
 exercise.edit("pads-each", {
     "[param.detach().flatten() for": "[pad(param.detach().flatten(), (0, -param.numel() % world_size)) for",

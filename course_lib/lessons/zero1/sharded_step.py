@@ -157,8 +157,8 @@ exercise.edit("plain-list", {'[{"params": mine}]': "mine"}, """
     Next: give `make_optimizer` a group, because a group may be empty; or make no optimizer on such a rank.""")
 
 exercise.edit("made-anew", {"optimizer.step()": 'make_optimizer([{"params": mine}]).step()'}, """
-    You make the optimizer inside `step`, so each step begins with empty state: no momentum, no second moment, and
-    always step 1. Next: make the optimizer once, outside `step`.""")
+    Each step begins with empty state, as if the optimizer were made inside `step`: no momentum, no second moment, and
+    always step 1. Next: make one optimizer outside `step`, and keep its state.""")
 
 exercise.edit("freezes-the-others", {
     "mine = ": "for number, param in enumerate(params):\n"
