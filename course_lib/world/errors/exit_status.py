@@ -6,7 +6,11 @@ _MACHINE = "the machine "
 
 _UNKNOWN = 255  # `multiprocessing` reports it if its fork server, which knows the exit code, has died
 
-_KILLED = "its process was killed (SIGKILL)"
+_SIGNALS = {
+    "SIGKILL": "its process was killed (SIGKILL)",
+    "SIGSEGV": "its process touched memory that is not its own (SIGSEGV, a segmentation fault)",
+    "SIGABRT": "its process gave up in native code (SIGABRT)",
+}
 
 
 def machine_lost(name: str, why: str) -> str:
@@ -22,7 +26,7 @@ def how_it_died(exitcode: int) -> str:
     if exitcode >= 0:
         return f"its process left through os._exit({exitcode})"
     name = signal.Signals(-exitcode).name
-    return _KILLED if name == "SIGKILL" else f"its process was ended by the signal {name}"
+    return _SIGNALS.get(name, f"its process was ended by the signal {name}")
 
 
 def after_death(how: str) -> str:
@@ -36,10 +40,11 @@ def after_death(how: str) -> str:
 
 
 _ADVICE = {
-    _KILLED: (
+    _SIGNALS["SIGKILL"]: (
         "if nobody killed it, the system probably did, because memory ran out (`dmesg` shows it): take a smaller model "
         "or batch, or fewer ranks."
     ),
     how_it_died(_UNKNOWN): "run the cell again, which starts new processes, unless a line of yours calls os._exit.",
     how_it_died(0): "use `return` to end a rank's work, on every rank at the same point.",
+    _SIGNALS["SIGSEGV"]: "look at native code that this rank called: ctypes, an extension, a wrong index in a kernel.",
 }

@@ -41,7 +41,8 @@ def remembering(process_world):
         (lambda: os._exit(3), "its process left through os._exit(3)", "look at what that rank did last"),
         (lambda: os._exit(255), "or the process that starts ranks was killed", "run the cell again"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "its process was killed (SIGKILL)", "memory ran out"),
-        (lambda: ctypes.string_at(0), "its process was ended by the signal SIGSEGV", "look at what that rank did last"),
+        (lambda: ctypes.string_at(0), "memory that is not its own (SIGSEGV, a segmentation fault)", "native code"),
+        (lambda: os.abort(), "gave up in native code (SIGABRT)", "look at what that rank did last"),
     ],
 )
 def test_a_rank_that_dies_is_replaced_and_the_others_keep_their_state(remembering, die, told, advice) -> None:

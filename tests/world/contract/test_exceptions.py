@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from course_lib import World
 from tests.world import functional
@@ -300,9 +301,43 @@ def test_a_line_that_needs_a_gpu(line) -> None:
     assert advice.endswith("If GPUs are pretended already, leave that line out: they lack what it asks for.")
 
 
+def test_ddp_that_backward_meets_twice() -> None:
+    class Twice(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                x = checkpoint(super().forward, x, use_reentrant=True)
+            return x
+
+    def program() -> None:
+        model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2), Twice(2, 2)))
+        model(torch.ones(2)).sum().backward()
+
+    assert lines(failure(World(1), program))[-1].startswith("Next: if you use checkpoint, pass it use_reentrant=False.")
+
+
+@pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
+def test_shapes_that_only_nccl_takes() -> None:
+    def program() -> None:
+        whole, part = torch.empty(2, 3), torch.ones(3)
+        dist.all_gather_into_tensor(whole.view(-1, *part.shape[1:]), part)
+        dist.all_gather_into_tensor(whole, part)
+
+    shown = lines(failure(World(2), program))
+    assert shown[1].endswith("in program:  dist.all_gather_into_tensor(whole, part)")
+    assert shown[-1].endswith(
+        "Pass a view of the large tensor with the parts one after the other: whole.view(-1, *part.shape[1:])."
+    )
+
+
 def test_ddp_on_the_cpu_with_device_ids() -> None:
     error = failure(World(1), lambda: DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank()]))
     assert lines(error)[-1].startswith("Next: leave out device_ids: this model is on the CPU.")
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, lambda model: model(torch.ones(2, 2))])
+def test_sync_batch_norm_on_the_cpu(wrap) -> None:
+    error = failure(World(1), lambda: wrap(torch.nn.SyncBatchNorm(2)))
+    assert lines(error)[-1].startswith("Next: move the model and its input to the GPU first: SyncBatchNorm does not")
 
 
 def test_a_parameter_that_is_changed_in_place() -> None:

@@ -610,6 +610,7 @@ def test_a_rank_whose_gpu_is_full_raises_out_of_memory_at_its_line(local_world) 
     assert "rank 1 of 2 raised OutOfMemoryError: CUDA out of memory. Tried to allocate 3,000,320 bytes" in message
     assert "has 6,000,000 bytes and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
     assert "kept.append(torch.zeros(3 * MB // 4" in message
+    assert "Next: look at the largest part of what the GPU holds." in message
 
 
 def test_equal_ranks_that_are_out_of_memory_share_one_line(local_world) -> None:

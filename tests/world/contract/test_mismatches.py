@@ -79,6 +79,12 @@ def test_calls_that_do_not_fit(program, headline) -> None:
     assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
 
 
+def broadcast_from_outside() -> None:
+    group = dist.new_group([2, 3])
+    if rank() >= 2:
+        dist.broadcast(torch.ones(1), src=0, group=group)
+
+
 def sum_of_a_dtensor() -> None:
     from torch.distributed.tensor import DTensor, init_device_mesh
 
@@ -138,3 +144,8 @@ def sum_of_a_dtensor() -> None:
 def test_arguments_that_cannot_be_right(program, message) -> None:
     error = failure(World(4), program)
     assert error.kind in ("raised", "refused") and message in lines(error)[0], error
+
+
+def test_a_source_outside_the_subgroup(local_world) -> None:
+    error = failure(local_world(4), broadcast_from_outside)
+    assert "src and dst are global ranks, and must belong to the group that you pass" in str(error)
