@@ -72,7 +72,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "gpt2":
         config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
         names["ffn"] = "n_inner"
-    if set(config.get("attn_type_list") or ()) == {1}:  # MiniMax M2: attention in all layers
+    layers = config.get("attn_type_list")
+    if isinstance(layers, list) and layers and all(one == 1 for one in layers):  # MiniMax M2: attention in all layers
         config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
     strange += [key for key in _NUMBERS if isinstance(config.get(key), list)]  # layers differ: Gemma 3n, OpenELM
