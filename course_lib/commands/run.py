@@ -109,6 +109,10 @@ def _world(options: argparse.Namespace) -> World:
 def _gpus(options: argparse.Namespace, program: Program, backend: str) -> bool | float:
     """Return the memory of each pretended GPU, or whether there are any. By default, there are if the program may ask
     for GPUs and the machine has none."""
+    if options.gpus is False and options.memory:
+        raise CourseError(
+            "--memory is the memory of pretended GPUs, and --no-gpus pretends none. Leave out one of the two options."
+        )
     if options.gpus is None and not options.memory:
         can = backend in ("simulated", "processes") and not torch.cuda.is_available()
         return can and program.asks_for_gpus

@@ -114,8 +114,8 @@ LATE = {OPTIMIZER: "", FORWARD: FORWARD + OPTIMIZER}
 exercise.start_edit(LATE)
 
 exercise.edit("outermost-unit-stands-still", LATE | {FORWARD: FORWARD + OPTIMIZER + "model.reshard()\n"}, """
-    The parameters of the outermost unit do not change. Perhaps your optimizer does not hold the tensors that receive
-    their gradients.
+    The parameters of the outermost unit do not change: your optimizer's step does not reach them, as if it held other
+    tensors than those that receive their gradients.
     Next: print how many parameters the optimizer holds, and the type of each, on the line after it is made.""")
 
 exercise.edit("raises-the-learning-rate", LATE | {FORWARD: FORWARD + OPTIMIZER.replace("lr=lr", "lr=10 * lr")}, """

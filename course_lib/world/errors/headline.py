@@ -65,12 +65,12 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
         return (
             f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
             f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
-            f"{first.variant} has to go.",
+            f"{first.variant} has to go, or to name a different rank or tag.",
         )
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must call {first.inside or first.variant}: look for an `if`, a `return` or a loop of "
-        f"a different length that keeps {gone} from it.{hidden([first])}",
+        f"every rank of the group must call {first.inside or first.variant}: look for an `if`, a `return`, an `except` "
+        f"or a loop of a different length that keeps {gone} from it.{hidden([first])}",
     )
 
 
@@ -91,15 +91,15 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     if any(call.op == "new_group" for call in calls):
         advice = NEW_GROUP
     elif len(messages) == len(calls):
-        advice = (
-            "let some ranks send and others receive first (for example the even ones), or call isend and irecv, and "
-            "wait for all of them afterwards. If that does not help, compare the peers, the tags and the number of "
-            "messages (in a pipeline, of micro-batches): each send needs one recv."
-        )
+        advice = f"{_ORDER} If that does not help, {_PARTNERS}"
+        blocking = any(call.inside.startswith(call.op) for call in messages)
+        if not blocking or len({(call.op, call.tag) for call in messages}) > 1:
+            advice = f"{_PARTNERS} If they fit, {_ORDER}"
     elif messages:
         advice = (
-            "look for a send or recv that is missing, or that comes after the collective: each message needs both. Or "
-            "a rank that waits for a message left the collective out: look for an early `return` or an `if`."
+            "look for a send or recv that is missing, that names a different rank or tag, or that comes after the "
+            "collective: each message needs both. Or a rank that waits for a message left the collective out: look for "
+            "an early `return` or an `if`."
         )
     elif len({call.group_name for call in calls}) > len({call.ranks for call in calls}):
         advice = "there are two groups with the same members: call on them in the same order on every rank."
@@ -152,6 +152,13 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     message = calls[0].op in ("send", "recv")
     verb = "of the message" if message else f"in {calls[0].name}"
     advice = _ADVICE[fault.detail]
+    if calls[0].inside == "backward" and "reduce_scatter" in calls[0].name:
+        advice = (
+            "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
+            "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
+        )
+    if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
+        advice = "give lists of the same length on every rank."
     if not message and len({call.line for call in calls}) > 1:
         advice = (
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
@@ -165,6 +172,16 @@ SAME_CALLS = (
     "that only some ranks meet, or for a loop that is longer on some ranks."
 )
 """Advice for ranks whose calls do not belong together."""
+
+_ORDER = (
+    "let some ranks send and others receive first (for example the even ones), or call isend and irecv, and wait for "
+    "all of them afterwards."
+)
+_PARTNERS = (
+    "compare the peers, the tags and the number of messages (in a pipeline, of micro-batches): each send needs one "
+    "recv."
+)
+"""Advice for messages that wait for each other."""
 
 NEW_GROUP = (
     "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same order."

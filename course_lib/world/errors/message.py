@@ -62,7 +62,9 @@ def _from_histories(
 ) -> tuple[list[str], str]:
     """Return what the ranks' calls show, and better advice, if they give any."""
     difference, unfinished = first_difference(fault, calls), _unfinished(fault, reports)
-    if difference:
+    if difference and fault.kind == "mismatch" and fault.detail != "collective":
+        advice = f"{SAME_CALLS} If the lines may differ: {advice}"
+    elif difference:
         advice = SAME_CALLS
     if unfinished:
         advice = (

@@ -245,8 +245,8 @@ def leaves_a_rank_out_of_the_default_group() -> None:
       rank 1 returned
       rank 0 waited in init_process_group #1 at test_failures.py line _, in leaves_a_rank_out_of_the_default_group:
             dist.init_process_group()
-    Next: every rank of the group must call init_process_group: look for an `if`, a `return` or a loop of a different
-            length that keeps rank 1 from it.
+    Next: every rank of the group must call init_process_group: look for an `if`, a `return`, an `except` or a loop
+            of a different length that keeps rank 1 from it.
     """
     dist.destroy_process_group()
     if os.environ["RANK"] == "0":
@@ -282,8 +282,8 @@ def returns_early() -> None:
     """rank 2 returned without the all_reduce #2 that ranks 0, 1 wait in
       rank 2 returned
       ranks 0, 1 waited in all_reduce #2 at test_failures.py line _, in returns_early:  dist.all_reduce(torch.ones(2))
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a loop of a different length
-            that keeps rank 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 2 from it.
     """
     dist.all_reduce(torch.ones(2))
     if rank() == 2:
@@ -355,8 +355,8 @@ def calls_a_helper_once_more() -> None:
       rank 1 waited in all_reduce #2 at test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2)), called from
             test_failures.py line _, in calls_a_helper_once_more:  reduce()
       calls of all_reduce at test_failures.py line _ until then: ranks 0, 2: 1; rank 1: 2
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a loop of a different length
-            that keeps ranks 0, 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps ranks 0, 2 from it.
     """
 
     def reduce() -> None:
@@ -478,8 +478,8 @@ def has_two_batches_less() -> None:
       ranks 0, 2 waited in all_reduce #3 at test_failures.py line _, in has_two_batches_less:
             handles.append(dist.all_reduce(torch.ones(2), async_op=True))
       calls of all_reduce at test_failures.py line _ until then: ranks 0, 2: 3; rank 1: 2
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a loop of a different length
-            that keeps rank 1 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 1 from it.
     """
     handles = []
     for _ in range(2 if rank() == 1 else 4):
@@ -494,8 +494,8 @@ def broadcasts_from_each_rank_but_the_last() -> None:
       rank 2 returned
       ranks 0, 1 waited in broadcast #3 at test_failures.py line _, in broadcasts_from_each_rank_but_the_last:
             dist.broadcast(torch.empty(2), step)
-    Next: every rank of the group must call broadcast: look for an `if`, a `return` or a loop of a different length that
-            keeps rank 2 from it.
+    Next: every rank of the group must call broadcast: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 2 from it.
     """
     for step in range(3):
         if rank() == step < 2:
@@ -510,8 +510,8 @@ def never_joins_an_asynchronous_call() -> None:
       rank 2 returned
       ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in never_joins_an_asynchronous_call:
             dist.all_reduce(torch.ones(1), async_op=True).wait()
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a loop of a different length
-            that keeps rank 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 2 from it.
     """
     if rank() < 2:
         dist.all_reduce(torch.ones(1), async_op=True).wait()
@@ -523,8 +523,8 @@ def does_not_make_its_group() -> None:
       rank 2 returned
       ranks 0, 1 waited in new_group([0, 1, 2]) at test_failures.py line _, in does_not_make_its_group:
             dist.new_group([0, 1, 2])
-    Next: every rank of the group must call new_group: look for an `if`, a `return` or a loop of a different length that
-            keeps rank 2 from it.
+    Next: every rank of the group must call new_group: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 2 from it.
     """
     if rank() != 2:
         dist.new_group([0, 1, 2])
@@ -536,8 +536,8 @@ def gathers_a_whole_tensor_on_one_rank():
       rank 1 returned
       rank 0 waited in all_gather_single_coalesced #1 at test_failures.py line _, in gathers_a_whole_tensor_on_one_rank:
             return weight.full_tensor()
-    Next: every rank of the group must call full_tensor: look for an `if`, a `return` or a loop of a different length
-            that keeps rank 1 from it. full_tensor calls collectives.
+    Next: every rank of the group must call full_tensor: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 1 from it. full_tensor calls collectives.
     """
     weight = distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])
     if rank() == 0:
@@ -549,8 +549,8 @@ def calls_in_compiled_code_on_one_rank():
     """rank 1 returned without the all_reduce #1 that rank 0 waits in
       rank 1 returned
       rank 0 waited in all_reduce #1 at test_failures.py line _, in total:  @torch.compile(backend="eager")
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a loop of a different length
-            that keeps rank 1 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 1 from it.
     """
 
     @torch.compile(backend="eager")
@@ -565,7 +565,8 @@ def never_receives() -> None:
     """rank 1 returned without the recv that matches the send to rank 1 of rank 0
       rank 1 returned
       rank 0 waited in send to rank 1 at test_failures.py line _, in never_receives:  dist.send(torch.ones(1), 1)
-    Next: give every send its recv: rank 1 has to call recv with the other rank, or the send has to go.
+    Next: give every send its recv: rank 1 has to call recv with the other rank, or the send has to go, or to name a
+            different rank or tag.
     """
     if rank() == 0:
         dist.send(torch.ones(1), 1)
@@ -693,13 +694,37 @@ def calls_inside_a_join() -> None:
       the lines first differ at all_reduce #5: rank 0 test_failures.py line _, in calls_inside_a_join:  with
             model.join():; rank 1 test_failures.py line _, in calls_inside_a_join:  model(torch.ones(1)).backward()
     Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
-            `except` that only some ranks meet, or for a loop that is longer on some ranks.
+            `except` that only some ranks meet, or for a loop that is longer on some ranks. If the lines may differ:
+            the ranks call from different lines. If these calls are not meant for each other, look for one that only
+            some ranks make. If they are: find why the sizes differ: a different model, order or batch on a rank, a
+            call that a rank skipped earlier (a gradient that is None), or a size that follows the data
+            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
     """
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     with model.join():
         for _ in range(1 + rank()):
             model(torch.ones(1)).backward()
             dist.all_reduce(torch.ones(7))
+
+
+@fails("mismatch", ranks=2)
+def takes_turns_and_then_differs_in_dtype() -> None:
+    """the ranks disagree about the dtype in all_reduce #3: rank 0: float32 [2]; rank 1: bfloat16 [2]
+      ranks 0, 1 called all_reduce #3 at test_failures.py line _, in takes_turns_and_then_differs_in_dtype:
+            dist.all_reduce(torch.ones(2, dtype=(torch.float32, torch.bfloat16)[rank()]))
+      the lines first differ at all_reduce #1: rank 0 test_failures.py line _, in takes_turns_and_then_differs_in_dtype:
+            dist.all_reduce(torch.ones(2)); rank 1 test_failures.py line _, in takes_turns_and_then_differs_in_dtype:
+            dist.all_reduce(torch.zeros(2))
+    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
+            `except` that only some ranks meet, or for a loop that is longer on some ranks. If the lines may differ:
+            convert the tensors to one dtype before the call, on every rank.
+    """
+    for step in range(2):
+        if step == rank():
+            dist.all_reduce(torch.ones(2))
+        else:
+            dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.ones(2, dtype=(torch.float32, torch.bfloat16)[rank()]))
 
 
 @fails("mismatch")
@@ -771,8 +796,8 @@ def waits_along_a_chain_of_groups() -> None:
             dist.barrier(last)
       rank 0 waited in barrier #1 in group [0, 1] for rank 1, at test_failures.py line _, in
             waits_along_a_chain_of_groups:  dist.barrier(first)
-    Next: every rank of the group must call barrier: look for an `if`, a `return` or a loop of a different length that
-            keeps rank 2 from it.
+    Next: every rank of the group must call barrier: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 2 from it.
     """
     first, last = dist.new_group([0, 1]), dist.new_group([1, 2])
     if rank() == 1:
@@ -834,9 +859,9 @@ def gives_a_different_tag() -> None:
             dist.send(torch.ones(1), 1, tag=7)
       rank 1 waited in recv from rank 0 at test_failures.py line _, in gives_a_different_tag:  dist.recv(torch.ones(1),
             0)
-    Next: let some ranks send and others receive first (for example the even ones), or call isend and irecv, and wait
-            for all of them afterwards. If that does not help, compare the peers, the tags and the number of messages
-            (in a pipeline, of micro-batches): each send needs one recv.
+    Next: compare the peers, the tags and the number of messages (in a pipeline, of micro-batches): each send needs
+            one recv. If they fit, let some ranks send and others receive first (for example the even ones), or call
+            isend and irecv, and wait for all of them afterwards.
     """
     if rank() == 0:
         dist.send(torch.ones(1), 1, tag=7)
