@@ -13,7 +13,7 @@ from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..source_line import is_learners, outward
 from .graph import saved_for_backward
@@ -31,17 +31,22 @@ def holders(storage: torch.UntypedStorage) -> tuple[str, ...]:
     the module.
     """
     objects = gc.get_objects()  # while ranks run, older objects are frozen, and not among these
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
-    tensors = [one for one in objects if type(one) in kinds and _is_whole(one)]
+    tensors, modules = _instances(objects, Tensor), _instances(objects, nn.Module)
     del objects  # at once: Python raises a SystemError in a rank that is building a tuple to which a list refers
+    tensors = [one for one in tensors if _is_whole(one)]
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
-    found = list(_variables(keeping))
+    found = [*_variables(keeping), *_in_modules(keeping, modules)]
     nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
-    del tensors  # if not, `_names` would find this list, too
+    del tensors, modules  # if not, `_names` would find these lists, too
     if keeping:
         found += _names(keeping, "", _DEEPEST)
     found += [f"autograd, which saved it for {node}" for node in nodes]
     return tuple(dict.fromkeys(found)) or ("something that has no name",)
+
+
+def _instances(objects: list[Any], of: type) -> list[Any]:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, of)}
+    return [one for one in objects if type(one) in kinds]
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -81,6 +86,14 @@ def _items(value: Any) -> list[Any]:
     return list(value) if type(value) in (list, tuple, set) else []
 
 
+def _in_modules(keeping: Mapping[int, Any], modules: list[nn.Module]) -> Iterator[str]:
+    for module in modules:
+        own = vars(module)  # without attributes while another thread frees the module
+        for name, value in [*own.get("_parameters", {}).items(), *own.get("_buffers", {}).items()]:
+            if id(value) in keeping:
+                yield f"attribute `{name}` of a {type(module).__name__}"
+
+
 def _names(keeping: Mapping[int, Any], within: str, depth: int) -> Iterator[str]:
     """Yield attributes, globals and closures that refer to one of the objects, directly or through containers."""
     referrers = gc.get_referrers(*keeping.values())
@@ -115,6 +128,8 @@ def _namespace(one: Any) -> Any:
 
 def _attributes(owner: Any, names: Mapping[Any, Any], keeping: Mapping[int, Any], within: str) -> Iterator[str]:
     for name in [name for name, value in list(names.items()) if id(value) in keeping]:
+        if isinstance(owner, nn.Module) and name in ("_parameters", "_buffers"):
+            continue  # named already
         if isinstance(owner, FunctionType | ModuleType):
             yield f"{within}global variable `{name}`"
         else:
