@@ -156,7 +156,7 @@ class PredictionWidget(VBox):
     def _reading(self) -> str:
         try:
             return f"“{self.given}”" if self.choices else read(self.given or "", self.unit).text
-        except Unreadable:  # the question's unit has changed since, or the prediction was imported
+        except Unreadable:  # the question's unit has changed since
             return self.given or ""
 
     def _of_a_choice(self, right: SupportsFloat | str) -> Outcome:

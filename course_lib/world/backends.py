@@ -22,6 +22,14 @@ It takes the number of ranks, and as keyword arguments the options of a world th
 CourseError if it cannot provide what was asked. `at_most` is the number in `nccl:8`.
 """
 
+_OPTIONS = {
+    "rank": "only a dry run shows one rank out of many",
+    "share_gpu": "only the backend 'nccl' has GPUs to share",
+    "cluster": "only processes can be on several machines",
+    "gpus": "only the backends 'simulated' and 'processes' pretend GPUs",
+}
+"""Why the other backends do not take an option."""
+
 
 class Backend(Protocol):
     """The place where the ranks of one world live."""
@@ -53,7 +61,7 @@ def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tup
     for option, value in options.items():
         if option not in taken:
             raise CourseError(
-                f"World({option}={value!r}): the backend {name!r} does not take this argument. Leave {option}= out, or "
+                f"World({option}={value!r}): {_OPTIONS[option]}; the backend here is {name!r}. Leave {option}= out, or "
                 "choose a backend that takes it with backend=."
             )
     if gpus:

@@ -192,7 +192,10 @@ class Run(Sequence[Any]):
         return plot_shards([(name, numel, slices) for (name, numel), slices in tensors.items()])
 
     def __getitem__(self, rank: Any) -> Any:
-        return self._results[rank]
+        try:
+            return self._results[rank]
+        except IndexError:
+            raise CourseError(f"run[{rank}]: this run has ranks 0 to {len(self) - 1}. Choose one of them.") from None
 
     def __len__(self) -> int:
         return len(self._results)

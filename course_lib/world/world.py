@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import os
 import warnings
 from collections.abc import Callable
@@ -79,7 +78,12 @@ class World:
         share_gpu: bool = False,
         cluster: Any = None,
     ) -> None:
-        if not 0 < timeout < math.inf:
+        if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
+            raise CourseError(
+                f"World({world_size!r}): the number of ranks must be a whole number, "
+                f"not a {type(world_size).__name__}. For example World(4)."
+            )
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
             raise CourseError(
                 f"World(timeout={timeout!r}): the time limit is a number of seconds above 0. For example timeout=60."
             )
@@ -94,7 +98,7 @@ class World:
                 f"World(gpus={gpus!r}, measure=False): only measured memory can be full. Leave measure= out, or say "
                 "gpus=True."
             )
-        self.world_size = operator.index(world_size)
+        self.world_size = int(world_size)
         passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster, "gpus": gpus or None}
         options = {option: value for option, value in passed.items() if value is not None}
         self._choice = backend, options
@@ -177,6 +181,15 @@ class World:
         then(run)
         return run
 
+    def _about(self, name: str) -> About:
+        return About(
+            program=name,
+            backend=self.backend,
+            world_size=self.world_size,
+            began=datetime.now().astimezone(),
+            note=PRETENDED if self.gpus else "",
+        )
+
     def _run(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lines: Lines, name: str
     ) -> Run:
@@ -185,13 +198,7 @@ class World:
                 f"rank {rank.rank} called World.run: a rank cannot start a world of its own. "
                 "Call World.run in the notebook, and collectives inside the function."
             )
-        about = About(
-            program=name,
-            backend=self.backend,
-            world_size=self.world_size,
-            began=datetime.now().astimezone(),
-            note=PRETENDED if self.gpus else "",
-        )
+        about = self._about(name)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
             packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)

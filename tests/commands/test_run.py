@@ -210,6 +210,7 @@ def test_an_error_of_a_program_outside_its_ranks_is_shown_from_its_first_line(
         (["--ranks", "1000", "PROGRAM"], "World(1000): a world of processes has 1 to 64 ranks"),
         (["--ranks", "4", "--world", "dryrun:64", "PROGRAM"], "--ranks 4 and --world dryrun:64 differ"),
         (["--memory", "0.0001", "PROGRAM"], "--memory: a pretended GPU has 0.001 GB or more. Give its memory in GB"),
+        (["--no-gpus", "--memory", "24", "PROGRAM"], "--memory is the memory of pretended GPUs, and --no-gpus"),
     ],
 )
 def test_what_cannot_be_run_is_named_with_exit_code_2(

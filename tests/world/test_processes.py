@@ -116,7 +116,8 @@ def test_a_result_that_cannot_travel_is_told_where_it_is_used() -> None:
     [
         (0, {}, "a world of processes has 1 to 64 ranks"),
         (65, {}, "a world of processes has 1 to 64 ranks"),
-        (2, {"rank": 0}, r"World\(rank=0\): the backend 'processes' does not take this argument\. Leave rank= out"),
+        (2, {"rank": 0}, r"only a dry run shows one rank out of many; the backend here is 'processes'"),
+        (2, {"share_gpu": True}, r"only the backend 'nccl' has GPUs to share"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(world_size, options, told) -> None:

@@ -14,9 +14,13 @@ from course_lib import CourseError, World
     [
         ((0,), {}, r"World\(0\): a simulated world has 1 to 64 ranks"),
         ((65,), {}, r"World\(65\): a simulated world has 1 to 64 ranks"),
+        ((2.0,), {}, r"must be a whole number, not a float"),
+        ((True,), {}, r"must be a whole number, not a bool"),
+        (("4",), {}, r"must be a whole number, not a str"),
         ((2,), {"backend": "mpi"}, r"there is no such backend here"),
         ((2,), {"timeout": 0}, r"a number of seconds above 0"),
         ((2,), {"timeout": float("nan")}, r"a number of seconds above 0"),
+        ((2,), {"timeout": "1"}, r"a number of seconds above 0"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(arguments, options, told) -> None:

@@ -675,7 +675,7 @@ def test_gpus_without_measured_memory_run_the_same_program(local_world) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "nccl"}, r"World\(gpus=True\): the backend 'nccl' does not take this argument"),
+        ({"backend": "nccl"}, r"World\(gpus=True\): only the backends 'simulated' and 'processes' pretend GPUs"),
         (
             {"gpus": 4},
             r"World\(gpus=4\): say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes",

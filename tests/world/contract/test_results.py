@@ -20,6 +20,8 @@ def test_results_come_in_the_order_of_ranks(world) -> None:
     run = world(4).run(lambda: (rank(), dist.get_world_size()))
     assert list(run) == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert run[2] == (2, 4) and len(run) == 4 and run[-1] == (3, 4)
+    with pytest.raises(CourseError, match=r"run\[4\]: this run has ranks 0 to 3\. Choose one of them\."):
+        run[4]
 
 
 def test_the_run_shows_what_ranks_returned(local_world) -> None:
