@@ -72,7 +72,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     """Add the subcommands, in the order in which `course --help` lists them."""
 
     def add(name: str, run: Subcommand, help: str) -> Any:
-        parser = subcommands.add_parser(name, help=help)
+        parser = subcommands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         parser.set_defaults(run=run)
         return parser
 

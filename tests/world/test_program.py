@@ -303,6 +303,32 @@ def test_a_program_that_starts_no_ranks_is_refused(write) -> None:
         World(2).run_file(program)
 
 
+def test_an_imported_module_that_starts_ranks_is_refused_on_a_rank(world, write) -> None:
+    write("import torch.multiprocessing as mp\ndef start():\n    mp.spawn(print, nprocs=2)", "launch_of_a_test.py")
+    program = write("import launch_of_a_test\nif __name__ == '__main__':\n    launch_of_a_test.start()")
+    start_processes = torch.multiprocessing.start_processes
+
+    with pytest.raises(RankError, match=r"a rank would start ranks.* its own file, program\.py") as caught:
+        world(2).run_file(program)
+
+    assert "launch_of_a_test.py line 3, in start:  mp.spawn(print, nprocs=2)" in str(caught.value)
+    assert torch.multiprocessing.start_processes is start_processes
+
+
+def test_ranks_have_helper_processes(world, write) -> None:
+    program = write(
+        """
+        import multiprocessing, torch
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                print(pool.map(abs, [-2]))
+            print(next(iter(torch.utils.data.DataLoader([3], num_workers=1))).item())
+        """
+    )
+    assert world(2).run_file(program).output == ("[2]\n3\n",) * 2
+
+
 def test_processes_that_are_no_ranks_are_not_taken_for_ranks(write) -> None:
     program = write(
         "import multiprocessing, os\ndef psutil_Process(pid): pass\npsutil_Process(os.getpid())\nprint('a')"

@@ -22,6 +22,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import torch.distributed as dist
+import torch.multiprocessing as mp
 
 from ...errors import CourseError
 from ...meter import is_learners
@@ -209,8 +210,18 @@ class Program:
 
             end.callback(setattr, builtins, "print", print)
             end.enter_context(replaced([(atexit, "register", at_end), (atexit, "unregister", not_at_end)]))
+            if not self.starts_ranks:
+                spawning = sys.modules["torch.multiprocessing.spawn"]  # `spawn` there calls `start_processes`
+                end.enter_context(replaced((module, "start_processes", self._refuse) for module in (mp, spawning)))
             end.callback(self._forget_modules, set(sys.modules))
             yield
+
+    def _refuse(self, *_: Any, **__: Any) -> None:
+        raise CourseError(
+            "a rank would start ranks, with torch.multiprocessing. A program that starts its ranks itself is "
+            f"recognised only by calls in its own file, {os.path.basename(self.path)}. Make the call in that file, or "
+            "run the file that makes it."
+        )
 
     def _forget_modules(self, kept: set[str]) -> None:
         folder = os.path.dirname(self.path) + os.sep
