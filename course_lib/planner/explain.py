@@ -95,7 +95,8 @@ def notes(plan: Plan) -> Iterator[str]:
         ("model_chunks", chunks > 1 == stages, "there is one stage. Give pipeline_parallel as well"),
         ("no_sync", settings.no_sync and settings.micro_batches == 1, "there is one micro-batch"),
         ("reshard", settings.reshard is not True and settings.stage < 3, "only stage 3 gathers parameters"),
-        ("capacity_factor", settings.capacity_factor != 1 and bool(known) and known.experts < 2, "it has no experts"),
+        ("capacity_factor", settings.capacity_factor != 1 and known is not None and known.experts < 2,
+         "it has no experts"),
         ("whole_logits", settings.whole_logits and settings.tensor_parallel == 1, "no rank has a part of the logits"),
     ):  # fmt: skip
         if idle:

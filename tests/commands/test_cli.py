@@ -1,5 +1,6 @@
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,12 @@ def test_output_on_a_full_disk_is_reported_in_one_line() -> None:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.stderr == "course progress: the output cannot be written (No space left on device).\n"
     assert ended.returncode == 1
+
+
+def test_the_readme_names_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    named = re.findall(r"`(\w+)`", readme.partition("`.venv/bin/course` lists its commands")[2].partition("\n\n")[0])
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+
+    assert named and set(named) <= set(re.findall(r"^ +(\w+) ", capsys.readouterr().out, re.MULTILINE))
