@@ -342,6 +342,14 @@ def test_a_line_that_was_left_behind_is_told() -> None:
     assert only(verdict).action == "Delete that line."
 
 
+def generator(x: torch.Tensor) -> Any:
+    yield x
+
+
+async def coroutine(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 @pytest.mark.parametrize(
     ("solution", "observed"),
     [
@@ -349,6 +357,8 @@ def test_a_line_that_was_left_behind_is_told() -> None:
         (torch.ones(2), "this is an object of type Tensor, and the exercise asks for a function."),
         (lambda: 1, "your function cannot be called as the exercise calls it, mean(x): too many positional"),
         (lambda x, y: x, "your function cannot be called as the exercise calls it, mean(x): missing a required"),
+        (generator, "this function has a yield or an async"),
+        (coroutine, "this function has a yield or an async"),
     ],
 )
 def test_what_cannot_be_called_is_told_and_not_run(solution: Any, observed: str) -> None:
@@ -539,12 +549,8 @@ def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
     assert only(verdict).action == "Run the cell again. If this comes back, restart the kernel."
 
 
-def generator(x: torch.Tensor) -> Any:
-    yield x
-
-
 def test_a_result_that_cannot_be_compared_is_named() -> None:
-    assert "Its type is generator, which is not what was asked for." in str(MEAN.check(generator))
+    assert "Its type is generator, which is not what was asked for." in str(MEAN.check(lambda x: (y for y in x)))
 
 
 def test_a_reference_that_cannot_be_compared_is_a_fault_of_the_course() -> None:
