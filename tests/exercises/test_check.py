@@ -85,11 +85,32 @@ def test_a_wrong_solution_is_shown_on_the_smallest_case_that_fails() -> None:
     verdict = MEAN.check(halved)
 
     assert (verdict.status, verdict.mistake) == ("failed", "halved")
-    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "1 rank, 3 elements")
+    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "3 ranks, 4 elements")
     finding = only(verdict)
     assert finding.observed.startswith("rank 0 returned [")
-    assert [(row.rank, row.differs) for row in finding.table] == [(0, True)]
+    assert [(row.rank, row.differs) for row in finding.table] == [(0, True), (1, True), (2, True)]
     assert (finding.likely, finding.action) == ("You divide by 2.", "Divide by the world size.")
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "action"),
+    [
+        ("ranks.repair_gather", ("return torch.cat(", "return list("), "Make one tensor of it, with"),
+        ("ranks.ring_all_gather", ("return torch.cat(shards)", "return shards"), "Make one tensor of it, with"),
+        ("ranks.ring_all_gather", ("torch.cat(shards)", "torch.stack(shards)"), "Reshape it: `.flatten()`."),
+    ],
+)
+def test_no_cause_is_read_off_one_rank_if_more_ranks_fail_too(name: str, right: tuple[str, str], action: str) -> None:
+    exercise = get(name)
+    scope = dict(exercise.reference.__globals__)
+    exec(exercise.solution.replace(*right), scope)
+    verdict = exercise.check(scope[exercise.reference.__name__])
+
+    assert verdict.ranks == 2 and only(verdict).action.startswith(action)
+
+
+def test_a_solution_that_is_wrong_only_on_one_rank_is_shown_there() -> None:
+    assert MEAN.check(lambda x: mean(x) + (dist.get_world_size() == 1)).ranks == 1
 
 
 def test_where_no_cause_is_known_cases_that_are_right_are_named() -> None:

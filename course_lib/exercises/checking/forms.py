@@ -113,7 +113,8 @@ def _shape(gap: Gap) -> Cause | None:
         return Cause(likely=f"{shapes}: rows and columns are swapped.", action="Transpose it: `.t()`.")
     if close(whole, part, gap.tolerance):
         sizes = ", ".join(map(str, expected.shape)) or "()"
-        return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
+        how = "`.flatten()`" if len(expected.shape) == 1 else f"here, `.view({sizes})`"
+        return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: {how}.")
     alike = (expected.dtype == "bool") == (given.dtype == "bool")  # indices are no part of a mask
     if alike and len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
         return Cause(
