@@ -146,8 +146,8 @@ def _not_a_number(gap: Gap) -> Cause | None:
         return None
     if any(_has_nan(leaf) for arguments in gap.before for leaf in leaves(arguments)):
         return Cause(
-            likely="NaN marks the elements of the input that must not be read.",
-            action="Leave those elements out before you compute with the rest.",
+            likely="NaN marks what must not be read: elements of the input, or an input that a rank does not have yet.",
+            action="Leave those elements out, or receive the input first. Then compute.",
         )
     return Cause(
         likely="NaN results from 0/0, inf/inf, inf - inf or the root of a negative number, or from memory that was "
