@@ -514,6 +514,10 @@ def test_a_value_on_one_line(value: Any, text: str) -> None:
     assert short(value) == text
 
 
+    assert finding.action.endswith("Which call is missing, or not needed?")
+
+    (finding,) = same_calls()(called(["reduce_scatter"], ["all_reduce"]))
+    assert finding.action.endswith("Which call should be a different one?")
 @pytest.mark.parametrize(
     ("expected", "given", "texts"),
     [
