@@ -287,6 +287,20 @@ def test_what_is_right_before_a_step_is_named(given: list[float], action: str) -
     assert findings(trial([others, right], [others, {"losses": given}]))[0].action.startswith(action)
 
 
+@pytest.mark.parametrize(
+    ("right", "given"),
+    [([t(1, 2), 2.5], [t(1, 2), 9.1]), ([2.5, t(1), t(2)], [2.5, t(1), t(9)]), ([[1.5, 2.5]], [[1.5, 9.1]])],
+)
+def test_a_pair_and_items_of_different_kinds_have_no_before(right: list[Any], given: list[Any]) -> None:
+    assert "before" not in findings(trial([right], [given]))[0].action
+
+
+def test_a_pair_in_a_list_of_steps_is_one_step() -> None:
+    steps, given = [[["F", 0], ["F", 1], ["B", last]] for last in (0, 1)]
+
+    assert findings(trial([steps], [given]))[0].action.startswith("The 2 items before it are right.")
+
+
 def test_a_value_is_followed_where_the_program_sets_it() -> None:
     assert findings(trial([1.5, 7.1], [1.5, 9.4]))[0].action.startswith(
         "Find the line that first sets this value on ra"
@@ -492,6 +506,10 @@ def test_the_same_calls_in_any_order() -> None:
 
     (finding,) = same_calls()(called(["all_reduce", "all_reduce"], ["all_reduce", "broadcast all_reduce"]))
     assert finding.observed == "rank 1 made 1 all_reduce, 1 broadcast; the reference makes 1 all_reduce."
+    assert finding.action.endswith("Which call is missing, or not needed?")
+
+    (finding,) = same_calls()(called(["reduce_scatter"], ["all_reduce"]))
+    assert finding.action.endswith("Which call should be a different one?")
 
 
 # Texts
@@ -514,10 +532,6 @@ def test_a_value_on_one_line(value: Any, text: str) -> None:
     assert short(value) == text
 
 
-    assert finding.action.endswith("Which call is missing, or not needed?")
-
-    (finding,) = same_calls()(called(["reduce_scatter"], ["all_reduce"]))
-    assert finding.action.endswith("Which call should be a different one?")
 @pytest.mark.parametrize(
     ("expected", "given", "texts"),
     [

@@ -10,7 +10,7 @@ from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
 from .patterns import ranks_differ, recognise_pattern
-from .plain import Array, Cause, Gap, Opaque, Path, at, difference
+from .plain import Array, Cause, Gap, Opaque, Path, Plain, at, difference
 from .texts import first_element, kind, pair, short
 
 
@@ -150,14 +150,21 @@ def _arguments(trial: Trial, rank: int) -> str:
 
 
 def _right_before(gap: Gap, path: Path) -> int:
-    """Return how many items come before the difference in its list; 0 unless all of them are right on every rank."""
+    """Return how many items come before the difference in its list; 0 unless all of them are right on every rank.
+
+    A pair, or items of different kinds, are no sequence in time.
+    """
     for depth in reversed(range(len(path))):
         lists = [at(value, path[:depth]) for value in (*gap.expected, *gap.given)]
-        if path[depth] and all(isinstance(one, tuple) for one in lists):
+        if path[depth] and all(isinstance(one, tuple) and _is_sequence(one) for one in lists):
             heads = [one[: path[depth]] for one in lists]
             right = all(map(gap.same, heads[: gap.world_size], heads[gap.world_size :]))
             return path[depth] if right else 0
     return 0
+
+
+def _is_sequence(items: tuple[Plain, ...]) -> bool:
+    return len(items) > 2 and len(set(map(kind, items))) == 1
 
 
 def _sentence(trial: Trial, gap: Gap) -> str:
