@@ -301,6 +301,14 @@ def test_a_pair_in_a_list_of_steps_is_one_step() -> None:
     assert findings(trial([steps], [given]))[0].action.startswith("The 2 items before it are right.")
 
 
+def test_where_similar_texts_first_differ_is_said() -> None:
+    right = "rank 0 of 2 says hello"
+    givens = [f"{right}!", right.capitalize(), "rank 1 of 2 says hello", "hello", ""]
+    told = [findings(trial([right], [given]))[0].observed.partition(" The texts ")[2] for given in givens]
+
+    assert told == [f"first differ at character {place}." for place in (23, 1, 6)] + ["", ""]
+
+
 def test_a_value_is_followed_where_the_program_sets_it() -> None:
     assert findings(trial([1.5, 7.1], [1.5, 9.4]))[0].action.startswith(
         "Find the line that first sets this value on ra"
