@@ -85,11 +85,32 @@ def test_a_wrong_solution_is_shown_on_the_smallest_case_that_fails() -> None:
     verdict = MEAN.check(halved)
 
     assert (verdict.status, verdict.mistake) == ("failed", "halved")
-    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "1 rank, 3 elements")
+    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "3 ranks, 4 elements")
     finding = only(verdict)
     assert finding.observed.startswith("rank 0 returned [")
-    assert [(row.rank, row.differs) for row in finding.table] == [(0, True)]
+    assert [(row.rank, row.differs) for row in finding.table] == [(0, True), (1, True), (2, True)]
     assert (finding.likely, finding.action) == ("You divide by 2.", "Divide by the world size.")
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "action"),
+    [
+        ("ranks.repair_gather", ("return torch.cat(", "return list("), "Make one tensor of it, with"),
+        ("ranks.ring_all_gather", ("return torch.cat(shards)", "return shards"), "Make one tensor of it, with"),
+        ("ranks.ring_all_gather", ("torch.cat(shards)", "torch.stack(shards)"), "Reshape it: `.flatten()`."),
+    ],
+)
+def test_no_cause_is_read_off_one_rank_if_more_ranks_fail_too(name: str, right: tuple[str, str], action: str) -> None:
+    exercise = get(name)
+    scope = dict(exercise.reference.__globals__)
+    exec(exercise.solution.replace(*right), scope)
+    verdict = exercise.check(scope[exercise.reference.__name__])
+
+    assert verdict.ranks == 2 and only(verdict).action.startswith(action)
+
+
+def test_a_solution_that_is_wrong_only_on_one_rank_is_shown_there() -> None:
+    assert MEAN.check(lambda x: mean(x) + (dist.get_world_size() == 1)).ranks == 1
 
 
 def test_where_no_cause_is_known_cases_that_are_right_are_named() -> None:
@@ -342,6 +363,14 @@ def test_a_line_that_was_left_behind_is_told() -> None:
     assert only(verdict).action == "Delete that line."
 
 
+def generator(x: torch.Tensor) -> Any:
+    yield x
+
+
+async def coroutine(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 @pytest.mark.parametrize(
     ("solution", "observed"),
     [
@@ -349,6 +378,8 @@ def test_a_line_that_was_left_behind_is_told() -> None:
         (torch.ones(2), "this is an object of type Tensor, and the exercise asks for a function."),
         (lambda: 1, "your function cannot be called as the exercise calls it, mean(x): too many positional"),
         (lambda x, y: x, "your function cannot be called as the exercise calls it, mean(x): missing a required"),
+        (generator, "this function has a yield or an async"),
+        (coroutine, "this function has a yield or an async"),
     ],
 )
 def test_what_cannot_be_called_is_told_and_not_run(solution: Any, observed: str) -> None:
@@ -539,12 +570,8 @@ def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
     assert only(verdict).action == "Run the cell again. If this comes back, restart the kernel."
 
 
-def generator(x: torch.Tensor) -> Any:
-    yield x
-
-
 def test_a_result_that_cannot_be_compared_is_named() -> None:
-    assert "Its type is generator, which is not what was asked for." in str(MEAN.check(generator))
+    assert "Its type is generator, which is not what was asked for." in str(MEAN.check(lambda x: (y for y in x)))
 
 
 def test_a_reference_that_cannot_be_compared_is_a_fault_of_the_course() -> None:

@@ -224,7 +224,7 @@ def test_a_cause_is_recognised(expected: list[Any], given: list[Any], likely: st
 def test_nan_of_the_input_that_was_read_is_recognised() -> None:
     before = [t(1, math.nan), t(2, math.nan)]
 
-    assert "must not be read" in findings(trial([t(3)] * 2, [t(math.nan)] * 2, before))[0].likely
+    assert "an input that a rank does not have yet" in findings(trial([t(3)] * 2, [t(math.nan)] * 2, before))[0].likely
 
 
 def test_one_number_is_no_proof_of_an_odd_factor() -> None:
@@ -285,6 +285,28 @@ def test_what_is_right_before_a_step_is_named(given: list[float], action: str) -
     others, right = {"losses": [0.1, 0.7, 0.3]}, {"losses": [1.5, 2.5, 3.5]}
 
     assert findings(trial([others, right], [others, {"losses": given}]))[0].action.startswith(action)
+
+
+@pytest.mark.parametrize(
+    ("right", "given"),
+    [([t(1, 2), 2.5], [t(1, 2), 9.1]), ([2.5, t(1), t(2)], [2.5, t(1), t(9)]), ([[1.5, 2.5]], [[1.5, 9.1]])],
+)
+def test_a_pair_and_items_of_different_kinds_have_no_before(right: list[Any], given: list[Any]) -> None:
+    assert "before" not in findings(trial([right], [given]))[0].action
+
+
+def test_a_pair_in_a_list_of_steps_is_one_step() -> None:
+    steps, given = [[["F", 0], ["F", 1], ["B", last]] for last in (0, 1)]
+
+    assert findings(trial([steps], [given]))[0].action.startswith("The 2 items before it are right.")
+
+
+def test_where_similar_texts_first_differ_is_said() -> None:
+    right = "rank 0 of 2 says hello"
+    givens = [f"{right}!", right.capitalize(), "rank 1 of 2 says hello", "hello", ""]
+    told = [findings(trial([right], [given]))[0].observed.partition(" The texts ")[2] for given in givens]
+
+    assert told == [f"first differ at character {place}." for place in (23, 1, 6)] + ["", ""]
 
 
 def test_a_value_is_followed_where_the_program_sets_it() -> None:
@@ -492,6 +514,10 @@ def test_the_same_calls_in_any_order() -> None:
 
     (finding,) = same_calls()(called(["all_reduce", "all_reduce"], ["all_reduce", "broadcast all_reduce"]))
     assert finding.observed == "rank 1 made 1 all_reduce, 1 broadcast; the reference makes 1 all_reduce."
+    assert finding.action.endswith("Which call is missing, or not needed?")
+
+    (finding,) = same_calls()(called(["reduce_scatter"], ["all_reduce"]))
+    assert finding.action.endswith("Which call should be a different one?")
 
 
 # Texts

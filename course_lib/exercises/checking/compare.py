@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 
 from .failures import NO_FUNCTION, asks_for_a_function, failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
 from .patterns import ranks_differ, recognise_pattern
-from .plain import Array, Cause, Gap, Opaque, Path, at, difference
-from .texts import first_element, kind, pair, short
+from .plain import Array, Cause, Gap, Opaque, Path, Plain, at, difference
+from .texts import first_character, first_element, kind, pair, short
 
 
 def findings(trial: Trial) -> list[Finding]:
@@ -150,14 +151,21 @@ def _arguments(trial: Trial, rank: int) -> str:
 
 
 def _right_before(gap: Gap, path: Path) -> int:
-    """Return how many items come before the difference in its list; 0 unless all of them are right on every rank."""
+    """Return how many items come before the difference in its list; 0 unless all of them are right on every rank.
+
+    A pair, or items of different kinds, are no sequence in time.
+    """
     for depth in reversed(range(len(path))):
         lists = [at(value, path[:depth]) for value in (*gap.expected, *gap.given)]
-        if path[depth] and all(isinstance(one, tuple) for one in lists):
+        if path[depth] and all(isinstance(one, tuple) and _is_sequence(one) for one in lists):
             heads = [one[: path[depth]] for one in lists]
             right = all(map(gap.same, heads[: gap.world_size], heads[gap.world_size :]))
             return path[depth] if right else 0
     return 0
+
+
+def _is_sequence(items: tuple[Plain, ...]) -> bool:
+    return len(items) > 2 and len(set(map(kind, items))) == 1
 
 
 def _sentence(trial: Trial, gap: Gap) -> str:
@@ -189,8 +197,8 @@ def _named(name: object) -> str:
 
 
 def _more(gap: Gap, inner: Gap) -> str:
-    """Return, as sentences: whether only one side's ranks differ, by how much a whole number is wrong, and which
-    other named parts are right."""
+    """Return, as sentences: whether only one side's ranks differ, by how much a whole number is wrong, where similar
+    texts differ, and which other named parts are right."""
     ((expected, given), *others), whole = inner.pairs, gap.expected[0]
     facts = ""
     alike = [all(gap.same(values[0], one) for one in values) for values in (inner.given, inner.expected)]
@@ -200,6 +208,8 @@ def _more(gap: Gap, inner: Gap) -> str:
         facts = " The ranks differ, and all should have the same."
     if not others and type(expected) is type(given) is int and max(expected, given) >= 100:
         facts += f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
+    if type(expected) is type(given) is str and SequenceMatcher(None, expected, given).ratio() > 0.9:
+        facts += f" The texts first differ at character {first_character(expected, given) + 1}."
     if isinstance(whole, dict) and all(isinstance(one, dict) for one in gap.given):
         pairs = list(zip(gap.expected, gap.given, strict=True))
         right = [name for name in whole if all(gap.same(e.get(name), g.get(name)) for e, g in pairs)]

@@ -61,6 +61,13 @@ def misfit(solution: Any, stub: Solution) -> Finding | None:
             action=f"Write `def {signature}:` below the line with `@exercise`.",
             technical=True,
         )
+    flags = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(flag(solution) != flag(stub) for flag in flags):
+        return Finding(
+            observed="this function has a yield or an async, so calling it does not run its body.",
+            action="Make it a plain function that returns its result.",
+            technical=True,
+        )
     try:
         yours = inspect.signature(solution)
     except (TypeError, ValueError):  # a built-in function

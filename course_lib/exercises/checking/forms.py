@@ -113,7 +113,8 @@ def _shape(gap: Gap) -> Cause | None:
         return Cause(likely=f"{shapes}: rows and columns are swapped.", action="Transpose it: `.t()`.")
     if close(whole, part, gap.tolerance):
         sizes = ", ".join(map(str, expected.shape)) or "()"
-        return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
+        how = "`.flatten()`" if len(expected.shape) == 1 else f"here, `.view({sizes})`"
+        return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: {how}.")
     alike = (expected.dtype == "bool") == (given.dtype == "bool")  # indices are no part of a mask
     if alike and len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
         return Cause(
@@ -145,8 +146,8 @@ def _not_a_number(gap: Gap) -> Cause | None:
         return None
     if any(_has_nan(leaf) for arguments in gap.before for leaf in leaves(arguments)):
         return Cause(
-            likely="NaN marks the elements of the input that must not be read.",
-            action="Leave those elements out before you compute with the rest.",
+            likely="NaN marks what must not be read: elements of the input, or an input that a rank does not have yet.",
+            action="Leave those elements out, or receive the input first. Then compute.",
         )
     return Cause(
         likely="NaN results from 0/0, inf/inf, inf - inf or the root of a negative number, or from memory that was "

@@ -68,9 +68,11 @@ def same_calls() -> Rule:
         if yours == expected:
             return
         rank = next(rank for rank in yours if yours[rank] != expected[rank])
+        as_many = yours[rank].total() == expected[rank].total()
+        which = "should be a different one" if as_many else "is missing, or not needed"
         yield Finding(
             observed=f"rank {rank} made {_listed(yours[rank])}; the reference makes {_listed(expected[rank])}.",
-            action="Follow the calls of this rank one by one. Which call is missing, or not needed?",
+            action=f"Follow the calls of this rank one by one. Which call {which}?",
             table=tuple(Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank])) for rank in yours),
         )
 

@@ -70,11 +70,16 @@ def first_element(expected: Plain, given: Plain, tolerance: float) -> tuple[list
     return list(index), expected.numbers[path[0]], given.numbers[path[0]]
 
 
+def first_character(expected: str, given: str) -> int:
+    """Return the index of the first character that differs; where one text ends, if that is the only difference."""
+    unlike = (i for i, (a, b) in enumerate(zip(expected, given, strict=False)) if a != b)
+    return next(unlike, min(len(expected), len(given)))
+
+
 def _start(expected: Plain, given: Plain, tolerance: float) -> int:
     """Return the item to begin with, so that the first difference is visible."""
     if isinstance(expected, str) and isinstance(given, str):
-        unlike = (i for i, (a, b) in enumerate(zip(expected, given, strict=False)) if a != b)
-        return max(0, next(unlike, min(len(expected), len(given))) - _LONGEST // 2)
+        return max(0, first_character(expected, given) - _LONGEST // 2)
     if isinstance(expected, Array) and isinstance(given, Array) and len(expected.numbers) > _SHOWN:
         path = difference(expected.numbers, given.numbers, tolerance)
         return max(0, path[0] - _SHOWN // 2) if path else 0

@@ -80,6 +80,10 @@ exercise.edit("rounded-down", {"-(-sharded // free)": "max(1, sharded // free)"}
     You round the number of ranks down. With one rank too few, each rank's shard is a little too large.
     Next: round up.""")
 
+exercise.edit("rounded-to-the-nearest", {"-(-sharded // free)": "max(1, round(sharded / free))"}, """
+    You round to the nearest whole number, which is down where the remainder is small. With one rank too few, each
+    rank's shard is a little too large. Next: round up.""")
+
 exercise.edit("one-to-spare", {"-(-sharded // free)": "sharded // free + 1"}, """
     Where the division leaves no remainder, your number is one rank too many, as if you round down and add one.
     Next: round up: that adds nothing where no remainder is left.""")

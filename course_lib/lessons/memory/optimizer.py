@@ -92,6 +92,11 @@ exercise.edit("one-step-count", {TRAINED: "1"}, """
     You add one step count for the whole model. Adam counts the steps of each tensor, because a step may leave a tensor
     out. Next: add 4 bytes for each tensor that is trained.""")
 
+exercise.edit("a-count-for-each-name", {"model.parameters()":
+    "dict(model.named_parameters(remove_duplicate=False)).values()"}, """
+    You add a step count for each name. A weight that two layers share has two names, and is one tensor.
+    Next: add 4 bytes for each tensor that is trained, once.""")
+
 exercise.edit("frozen-keep-states", {TRAINED: "len(list(model.parameters()))", '"gradients"': '"parameters"'}, """
     You count states for frozen parameters. The optimizer makes a state when it sees a first gradient, and a frozen
     parameter never gets one. Next: leave out parameters whose `requires_grad` is False.""")

@@ -76,7 +76,7 @@ exercise = Exercise("tensor.column_linear", title="Cut the output features", dra
 def column_linear(whole: nn.Linear) -> nn.Linear:
     """Return a linear layer with this rank's part of the output features of `whole`.
 
-    `whole` is the same on every rank, and has a bias. The new layer's `in_features` and `out_features` are
+    `whole` is the same on every rank, and has a bias. The returned layer's `in_features` and `out_features` are
     those of its weight.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -138,6 +138,10 @@ exercise.edit("divides-what-was-there", {AVERAGE: "average = grad_shard",
     You add the sum and divide the result. So you divide the averages of earlier backward passes again, and the older a
     micro-batch is, the less it counts. Next: divide only the new sum, before you add it.""")
 
+exercise.edit("sum-for-mean", {AVERAGE: "average = grad_shard"}, """
+    You add the sum over ranks, and the task asks for the average.
+    Next: which number turns the sum into the average?""")
+
 exercise.edit("waits-at-once", {"def finish": "handle.wait()\n\ndef finish", "nonlocal flat_grad\nhandle.wait()":
     "nonlocal flat_grad"}, """
     You wait before you return. Backward would stop there until every rank has reached this bucket and all its bytes

@@ -168,6 +168,10 @@ exercise.edit("divides-what-was-there", {" / dist.get_world_size()": "", ADDS:
     You divide after you have added. The gradient of earlier micro-batches is an average already, and you divide it
     a second time. Next: divide the gradients that you reduce, before you add them.""")
 
+exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
+    You add the sum over ranks, and the task asks for the average.
+    Next: which number turns the sum into the average?""")
+
 exercise.edit("all-reduces", {f"grad_shard = torch.empty_like(unit.shard)\nhandle = {STARTS}":
     "handle = dist.all_reduce(flat_grad, async_op=True)", f"handle.wait()\n{ADDS}":
     "handle.wait()\ngrad_shard = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()\n" + ADDS}, """
