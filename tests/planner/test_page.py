@@ -84,7 +84,7 @@ def test_of_a_pipeline_it_says_which_stage_holds_most() -> None:
     assert "held by the last stage" in repr(plan(model="llama3-8b", world_size=64, pipeline_stage=7, **given))
 
 
-EXPERTS, OFFLOAD = "took 0.6 to 2.6 times the planned seconds", "with offload took 0.4 to 5 times"
+EXPERTS, OFFLOAD = "took 0.6 to 10 times the planned seconds", "with offload took 0.4 to 5 times"
 
 
 def test_wherever_seconds_are_shown_it_says_how_far_published_ones_are() -> None:
