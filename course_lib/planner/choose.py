@@ -228,7 +228,8 @@ def _leaving(plan: Plan, machine: Hardware) -> float:
 def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:
     """Return where `candidate` loses time compared with the best, whose timeline is `fastest`."""
     if mine.seconds > fastest.seconds * (1 + _EQUAL):
-        return f"{_slower(mine, fastest)}. It sends {size(candidate.sent_bytes)}."
+        sent, least = size(candidate.sent_bytes), size(best.sent_bytes)
+        return f"{_slower(mine, fastest)}. A rank sends {sent}, the best's {least}."
     more = candidate.peak_bytes - best.peak_bytes
     return f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
 

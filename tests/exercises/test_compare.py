@@ -276,8 +276,8 @@ def test_the_first_part_that_differs_on_any_rank_is_named() -> None:
 @pytest.mark.parametrize(
     ("given", "action"),
     [
-        ([1.5, 2.5, 9.1], "The 2 items before it are right on every rank. Find what your program does after that, "),
-        ([1.5, 9.1, 9.2], "The item before it is right on every rank. Find what your program does after that, "),
+        ([1.5, 2.5, 9.1], "The 2 items before it are right on every rank. Which line makes this one different?"),
+        ([1.5, 9.1, 9.2], "The item before it is right on every rank. Which line makes this one different?"),
         ([9.1, 2.5, 3.5], "Find the line that first sets this value on rank 1, and print it"),
     ],
 )

@@ -158,7 +158,7 @@ CHOSEN = [
     {"attention": "math", "stage": 0, "sequence": 1024, "engine": "torch", "precision": "fp32"},
     {"offload": ("optimizer", "parameters"), "reshard": False, "prefetch": 0, "expandable": True, "shard_size": 4},
     {"trainable": 0.015, "frozen": "fp32", "bucket_bytes": 268435456},
-    {"model": "mixtral-8x7b", "expert_parallel": 8, "capacity_factor": 1.25, "reshard": 4, "fp8": "gathers"},
+    {"model": "mixtral-8x7b", "expert_parallel": 8, "capacity_factor": 1.25, "reshard": False, "fp8": "gathers"},
     {"lora_rank": 16, "adapted": "attention", "frozen": "nf4", "context_parallel": 2, "whole_logits": True},
 ]
 

@@ -124,7 +124,7 @@ def _where_to_look(trial: Trial, gap: Gap, inner: Gap) -> str:
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
         where = " on every rank" if trial.world_size > 1 else ""
-        return f"{items} right{where}. Find what your program does after that, and before this one."
+        return f"{items} right{where}. Which line makes this one different? It may run before them, too."
     if inner.decided:
         return f"Go through your code with this case in mind{whose}, and find the line that decides this value."
     if arguments := _arguments(trial, inner.ranks[0]):

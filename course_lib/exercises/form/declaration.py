@@ -238,12 +238,14 @@ class Declaration:
         self.mistakes.append(Mistake(id=id, message=prose(text), solution=solution, edits=edits or {}))
 
 
-_RIGHT = re.compile(r"The [a-z ]+ (is|are) right\. (But )?")
-"""The part of a message that calls something right, which a second mistake can make false."""
+_RIGHT = re.compile(
+    r"(?:^|(?<=\. ))(?:The|Your) [^,.]* (?:is|are) right\b[^,.]*(?:, (?:but|and) |\. (?:But )?|\.$)(.?)"
+)
+"""The part of a message that calls something right, which a second mistake can make false, and the letter after it."""
 
 
 def _both(one: Mistake, other: Mistake) -> str:
-    first, second = (_RIGHT.sub("", mistake.sentence) for mistake in (one, other))
+    first, second = (_RIGHT.sub(lambda part: part[1].upper(), mistake.sentence) for mistake in (one, other))
     causes = f"Two mistakes at once. First: {_capital(first)} Second: {_capital(second)}"
     return f"{causes} Next: first, {one.action} Then {other.action}"
 

@@ -139,8 +139,8 @@ exercise.edit("all-from-the-front", {"piece.view_as(param)": "flat[: param.numel
 
 @exercise.mistake
 def one_call_for_each(bucket: list[nn.Parameter]) -> Callable[[], None]:
-    """The averages are right, with one all-reduce for each parameter. A bucket exists to pay for one call instead of
-    many. Next: join the gradients with `torch.cat`, and reduce the flat tensor."""
+    """The averages are right, but you make one all-reduce for each parameter. A bucket exists to pay for one call
+    instead of many. Next: join the gradients with `torch.cat`, and reduce the flat tensor."""
     finishes = [start_averaging([param]) for param in bucket]
 
     def finish() -> None:

@@ -121,8 +121,8 @@ exercise.edit("leaves-without-tokens", {"dist.all": "if tokens == 0:\n    return
     Next: let every rank call the all-reduce. A rank without tokens contributes a count of 0.""")
 
 exercise.edit("reduces-the-loss", {"dist.all": "dist.all_reduce(total)\ndist.all", SCALED: "total / tokens"}, """
-    The value of your loss is right on every rank, but its gradient is not: autograd does not see an all-reduce. Each
-    rank's gradient is the one of its own tokens, and the engine divides their sum by the number of ranks.
+    The value of your loss is right on every rank, but autograd does not see an all-reduce. Each rank's gradient is the
+    one of its own tokens, and the engine divides their sum by the number of ranks.
     Next: all-reduce only the count, and multiply this rank's own sum by the world size.""")
 
 exercise.edit("gradient-of-the-sum", {f"return {SCALED}": "mean = total.detach().clone()\ndist.all_reduce(mean)\n"

@@ -143,8 +143,8 @@ exercise.edit("small-steps-after-restart", PLAIN | {LOSSES: LOSSES
 
 exercise.edit("step-without-gradients", PLAIN | {"losses = []\nfor x": "losses = []\nif start:\n    "
     "for param in model.parameters():\n        param.grad = torch.zeros_like(param)\n    optimizer.step()\nfor x"}, """
-    You make the state with a step on gradients of zero, but after loading. The moments are then zeros, and not those
-    of the checkpoint. Next: let the state exist before `dcp.load`, which fills it.""")
+    After the restart the moments are zeros, and not those of the checkpoint, as if a step on gradients of zero had made
+    them after loading. Next: look at what `dcp.load` fills, and at whether it exists before.""")
 
 exercise.edit("names-differ", {"states(), ":
     '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}, '}, """

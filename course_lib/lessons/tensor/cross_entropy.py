@@ -99,8 +99,8 @@ exercise.edit("largest-of-this-rank", {MAXIMUM: ""}, """
     """)
 
 exercise.edit("largest-with-a-history", {"scores.detach().amax(1)": "scores.amax(1)"}, """
-    Your loss is right, and its gradient is not. Backward goes through `largest` as well, and sees nothing of the
-    all-reduce that changed it. Next: take the largest of `scores.detach()`: the shift cancels, so it needs no gradient.
+    Your loss is right, but backward goes through `largest` as well, and sees nothing of the all-reduce that changed it.
+    Next: take the largest of `scores.detach()`: the shift cancels, so it needs no gradient.
     """)
 
 exercise.edit("sum-of-the-largest", {", dist.ReduceOp.MAX": ""}, """

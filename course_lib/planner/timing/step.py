@@ -165,13 +165,15 @@ class _Step:
 
     def _exchange(self, piece: Work, when: str) -> None:
         """Let ranks exchange a layer's tokens, for which computing waits: those that share matrices, or experts."""
+        earlier: list[Span] = []
         for call in self.exchanged:
             layers = call.what != "logits"
             if call.when == when and bool(piece.layers) == layers and (layers or piece.name == "head"):
                 cost = self._cost(call, self.layer_share if layers else 1.0, parts=2)
                 name = f"{call.op} of {call.what} of {piece.name}"
                 stream = EXPERT if call.group == "expert" else TENSOR
-                self.streams.wait(COMPUTE, [self.streams.issue(stream, name, cost, self.computed[-1:])])
+                earlier = [self.streams.issue(stream, name, cost, [*self.computed[-1:], *earlier])]
+                self.streams.wait(COMPUTE, earlier)
 
     def _around(self, piece: Work, when: str) -> list[Span]:
         """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""

@@ -151,7 +151,8 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         sides = f"{_uneven(fault)}; {sides}"
     message = calls[0].op in ("send", "recv")
     verb = "of the message" if message else f"in {calls[0].name}"
-    advice = _ADVICE[fault.detail]
+    sizes = fault.detail == "dtype" and len({call.numels for call in calls}) > 1
+    advice = _ADVICE["number of elements" if sizes else fault.detail]
     if calls[0].inside == "backward" and "reduce_scatter" in calls[0].name:
         advice = (
             "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
@@ -193,7 +194,8 @@ _ADVICE = {
     "skipped earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If "
     "they are meant to differ, pad the shorter tensors.",
     "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
-    "dtype": "convert the tensors to one dtype before the call, on every rank.",
+    "dtype": "look for a call that a rank skipped earlier (a gradient that is None). If there is none, convert the "
+    "tensors to one dtype before the call, on every rank.",
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",
     "root": "src and dst must be the same number on every rank: that of the rank that sends, or collects. If they are, "
     "a rank skipped an earlier call (an `if`, a `continue`), so that the ranks are at different calls.",

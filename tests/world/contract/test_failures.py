@@ -681,7 +681,8 @@ def brings_a_different_dtype() -> None:
     """the ranks disagree about the dtype in all_reduce #1: ranks 0, 2: float32 [2]; rank 1: int32 [2]
       ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_a_different_dtype:
             dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
-    Next: convert the tensors to one dtype before the call, on every rank.
+    Next: look for a call that a rank skipped earlier (a gradient that is None). If there is none, convert the
+            tensors to one dtype before the call, on every rank.
     """
     dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
 
@@ -717,7 +718,8 @@ def takes_turns_and_then_differs_in_dtype() -> None:
             dist.all_reduce(torch.zeros(2))
     Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
             `except` that only some ranks meet, or for a loop that is longer on some ranks. If the lines may differ:
-            convert the tensors to one dtype before the call, on every rank.
+            look for a call that a rank skipped earlier (a gradient that is None). If there is none, convert the
+            tensors to one dtype before the call, on every rank.
     """
     for step in range(2):
         if step == rank():
