@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from IPython.core.getipython import get_ipython
 
 from .. import exercises
 from ..errors import CourseError
-from ..exercises import Exercise
+from ..exercises import Exercise, Verdict
+from ..exercises.registry import REMOVED
 from ..progress import Attempt as StoredAttempt
 from ..progress import own_progress
 from .attempt import Attempt, Hint
@@ -50,6 +51,7 @@ class ExerciseCell:
 
     exercise("ranks.hello").hint()      # the next hint
     exercise("ranks.hello").next_step() # what to do about the findings of the last check
+    exercise("ranks.hello").verdict     # the verdict of the last check
     exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
     """
@@ -78,6 +80,11 @@ class ExerciseCell:
                 f'Run the cell that begins with @exercise("{self.exercise.name}").'
             )
         return self._attempt
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the latest check."""
+        return self.attempt.verdict
 
     def hint(self) -> Hint:
         """Return the next hint."""
@@ -153,10 +160,21 @@ class ExerciseCell:
 def exercise(name: str) -> ExerciseCell:
     """Return the exercise of that name, to decorate a function with.
 
+    If version 2.0 had the exercise and no lesson has it any more, return a decorator that leaves the function as it
+    is, so that a copy of the lesson runs to its end.
+
     Raises:
         CourseError: there is none; the message lists similar names.
     """
-    return _cell(exercises.get(name))
+    return cast(ExerciseCell, _unchecked(name)) if name in REMOVED else _cell(exercises.get(name))
+
+
+def _unchecked(name: str) -> Callable[[F], F]:
+    def keep(solution: F) -> F:
+        print(f"The exercise {name!r} was removed from the course. Your function is defined, and not checked.")
+        return solution
+
+    return keep
 
 
 _cell = functools.cache(ExerciseCell)  # one for the names of version 2.0 and of today

@@ -399,8 +399,8 @@ def test_calls_stand_behind_the_widget() -> None:
         return 7
 
     assert first is get("start.first").reference
-    assert cell.attempt.verdict is not None
-    assert cell.attempt.verdict.status == "failed"
+    assert cell.verdict is not None
+    assert cell.verdict.status == "failed"
     assert repr(cell) == repr(cell.attempt)
     assert cell.hint() == get("start.first").hints[0]
 
@@ -413,6 +413,13 @@ def test_the_last_attempt_is_printed_outside_a_notebook(capsys: pytest.CaptureFi
 
     assert capsys.readouterr().out == "def broadcast(): ...\n"
     assert exercise("ranks.broadcast").stored.status is None
+
+
+def test_a_cell_of_an_exercise_that_was_removed_runs_and_keeps_its_function(capsys: pytest.CaptureFixture[str]) -> None:
+    def fit() -> None: ...
+
+    assert exercise("costs.fit")(fit) is fit
+    assert "'costs.fit' was removed from the course" in capsys.readouterr().out
 
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import World, exercise"

@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -184,3 +185,16 @@ def test_after_every_one_of_many_mixed_failures_the_next_run_is_right() -> None:
             world.run(MIXED[name])
         assert caught.value.kind != "timeout", name
         assert list(world.run(total)) == [3.0] * 3, name
+
+
+def test_a_process_that_cannot_begin_a_run_is_replaced() -> None:
+    def program() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+        raise ValueError
+
+    world = World(2, backend="processes")
+    with pytest.raises(RankError, match="raised ValueError"):
+        world.run(program)
+    with pytest.raises(RankError, match="both ranks got a new process"):
+        world.run(total)
+    assert list(world.run(total)) == [2.0, 2.0]

@@ -1,9 +1,9 @@
 """A class: its grades as Canvas and Moodle import them, and a page for its teacher.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named, or the folder around `work` or `sharded`. If several students have a folder of one name, such as `ann/lesson03/`,
-the folder around it is the student's, and nbgrader's `submitted/ann/lesson03/` is always ann's. Any other file is named
-after its student: `ann.ipynb`. If files of one name in two folders have the same exercise, as `solution.ipynb` of two
+named, or the folder around `work` or `sharded`. If several students have a folder of one name, as in nbgrader's
+`submitted/ann/lesson03/`, the folder around it is the student's. Any other file is named after its student:
+`ann.ipynb`. If files of one name in two folders have the same exercise, as `solution.ipynb` of two
 students does, the folder is part of the name. An exercise has passed if one of the student's attempts has, in any of
 the student's notebooks.
 """
@@ -67,9 +67,7 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     folders = _folders(graded, paths)
     shared = _shared(graded, files, folders) - {""}
     both = zip(folders, files, strict=True)
-    names = [f"{folder}/{file}" if file in shared else file or folder for folder, file in both]
-    of_nbgrader = [re.search("/submitted/([^/]+)/[^/]+/", path.as_posix()) for path in paths]
-    return [login[1] if login else name for login, name in zip(of_nbgrader, names, strict=True)]
+    return [f"{folder}/{file}" if file in shared else file or folder for folder, file in both]
 
 
 def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:

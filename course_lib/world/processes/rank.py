@@ -39,6 +39,8 @@ class ProcessRank(InterposedRank):
 
     Attributes:
         stopping: the run is over; the rank must stop.
+        ready: the process could make itself like a new one. An earlier program may have prevented that, by `setrlimit`
+            for example.
         stoppable: the main thread is in the learner's code, where an exception is safe.
         span: when it entered and left that code.
         done: set when it has left that code for good.
@@ -50,7 +52,7 @@ class ProcessRank(InterposedRank):
         super().__init__(job.rank, job.world_size, self, job.started, threading.main_thread(), devices)
         self.groups = groups  # they outlive the run
         self.job = job
-        self.stopping = self.stoppable = False
+        self.stopping = self.ready = self.stoppable = False
         self.span = (inf, inf)
         self.done = threading.Event()
         self.threads = Threads(self.identity)
