@@ -443,7 +443,7 @@ def test_every_cell_runs_and_its_text_tells_what_the_widget_shows(executed: Call
     assert stub[1].startswith("○ ranks.hello: unattempted\n")
     assert stub[1].endswith("Until yours passes, later cells use the course's own `hello`.")
     assert greeting == ["'rank 1 of 2 says hello'"]
-    assert "rank 0 returned 'rank 0 of 4 says hello', expected 'rank 0 of 1 says hello'." in wrong[1]
+    assert "rank 0 returned 'rank 0 of 4 says hello', expected 'rank 0 of 2 says hello'." in wrong[1]
     assert hint == [get("ranks.hello").hints[0]]
     assert right[1].startswith("✓ ranks.hello: passed\nAll 6 cases agree with the reference.")
 
