@@ -60,7 +60,7 @@ def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student
 def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     """Return the name of each notebook's student."""
     titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
-    copied = r"-Copy\d+| copy( \d+)?| ?\(\d+\)"
+    copied = r"-Copy\d+| copy( \d+)?| - Copy| ?\(\d+\)"
     lesson_file = re.compile(rf"(Copy of )*\d\d({titles})({copied})*")  # a release may renumber the lessons
     paths = [Path(normalize("NFC", one.notebook)).absolute() for one in graded]
     files = ["" if lesson_file.fullmatch(path.stem) else path.stem for path in paths]
@@ -71,15 +71,20 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
 
 
 def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:
-    """Return the name of the folder of each notebook's student: its own, or the one around it."""
+    """Return the name of the folder of each notebook's student: its own, or one around it, until no two students have
+    folders of one name."""
     outwards = [[parent for parent in path.parents if parent.name not in COPIES] for path in paths]
-    inner, outer = [parents[0].name for parents in outwards], [parents[:2][-1] for parents in outwards]
-    both = [*zip(inner, outer, strict=True)]
-    shared = _shared(graded, inner, outer)
-    around = {parent for name, parent in both if name in shared}
-    if around & _shared(graded, outer, inner):  # either can be the student: `try1/ann`, or `ann/try1`
-        return [f"{parent.name}/{name}" if name in shared else name for name, parent in both]
-    return [parent.name if parent in around else name for name, parent in both]
+    while True:
+        inner, outer = [parents[0].name for parents in outwards], [parents[:2][-1] for parents in outwards]
+        both = [*zip(inner, outer, strict=True)]
+        shared = _shared(graded, inner, outer)
+        around = {parent for name, parent in both if name in shared}
+        if around & _shared(graded, outer, inner):  # either can be the student: `try1/ann`, or `ann/try1`
+            return [f"{parent.name}/{name}" if name in shared else name for name, parent in both]
+        moved = [parents[1:] if parents[1:2] and parents[1] in around else parents for parents in outwards]
+        if moved == outwards:
+            return inner
+        outwards = moved
 
 
 def _shared(graded: Iterable[Graded], names: Iterable[Hashable], places: Iterable[Hashable]) -> set[Hashable]:

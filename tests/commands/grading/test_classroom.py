@@ -67,6 +67,7 @@ def test_an_exercise_that_passed_in_one_notebook_has_passed() -> None:
         (["in/03-first-ann.ipynb", "in/03-first_bob.ipynb"], ["03-first-ann", "03-first_bob"]),
         (["in/ann/03-first-Copy1.ipynb", "in/bob/03-first copy.ipynb"], ["ann", "bob"]),
         (["in/ann/solution.ipynb", "in/bob/solution.ipynb"], ["ann/solution", "bob/solution"]),
+        ([f"in/{name}/course-main/notebooks/03-first.ipynb" for name in ("ann", "bob", "cid")], ["ann", "bob", "cid"]),
         (["in/ann/late/03-first.ipynb", "in/bob/late/03-first.ipynb", "in/ann/03-first.ipynb"], ["ann", "bob"]),
         (["in/ann/ps1/solution.ipynb", "in/bob/work/ps1/solution.ipynb"], ["ann/solution", "bob/solution"]),
         (["in/1/ann/03-first.ipynb", "in/1/bob/03-first.ipynb", "in/2/ann/03-first.ipynb"], ["1/ann", "2/ann", "bob"]),
