@@ -140,7 +140,7 @@ def test_code_in_the_message_of_a_failed_run_has_no_backticks(page: Page, tmp_pa
     page.goto((tmp_path / "replay.html").as_uri())
 
     assert "`if`" in str(error)
-    expect(page.locator("#failure code")).to_have_text(["if", "return"])
+    expect(page.locator("#failure code")).to_have_text(["if", "return", "except"])
     expect(page.locator("#failure")).not_to_contain_text("`")
     expect(page.locator("#strip .never")).to_have_text("barrier #1")
 

@@ -72,8 +72,7 @@ def _number(stage: int, gpus: int) -> Still:
 def _caption(stage: int, gpus: int) -> str:
     device = hardware(DEVICE).memory_bytes
     fits = "They fit in" if sum(_held(stage, gpus).values()) <= device else "They do not fit in"
-    holder = "it" if gpus == 1 else "each"
     return (
-        f"Stage {stage} ({NAMES[stage]}) on {gpus:,} GPU{'s' * (gpus > 1)}: {holder} holds {_total(stage, gpus)} of "
+        f"Stage {stage} ({NAMES[stage]}) on {gpus:,} GPU{'s' * (gpus > 1)}: each holds {_total(stage, gpus)} of "
         f"parameters, gradients and optimizer state. {fits} the {device / 1e9:.0f} GB of an H100."
     )
