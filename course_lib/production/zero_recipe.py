@@ -1,7 +1,8 @@
 """A step of Adam on two GPUs, with and without ZeroRedundancyOptimizer: the peak of the first GPU's memory so far.
 
 The sizes, and the places where the peak is read, are those of PyTorch's recipe "Shard Optimizer States with
-ZeroRedundancyOptimizer" (docs.pytorch.org). The program starts its ranks itself: python zero_recipe.py
+ZeroRedundancyOptimizer" (docs.pytorch.org). Its Adam took one tensor after the other; today's takes all at once on a
+GPU, unless `foreach` is False. The program starts its ranks itself: python zero_recipe.py
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from torch.optim import Adam, Optimizer
 
 RANKS, LAYERS, WIDTH, EXAMPLES = 2, 20, 2000, 20
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "ZeroRedundancyOptimizer": partial(ZeroRedundancyOptimizer, optimizer_class=Adam),
-    "Adam": Adam,
+    "ZeroRedundancyOptimizer": partial(ZeroRedundancyOptimizer, optimizer_class=Adam, foreach=False),
+    "Adam": partial(Adam, foreach=False),
 }
 
 

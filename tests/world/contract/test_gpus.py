@@ -570,6 +570,19 @@ def test_states_of_an_optimizer_count_as_its_own_after_it_is_gone(gpus) -> None:
     assert gpus(1).run(program).memory[0].at_peak.by_category["optimizer"] == 8 * 1024**2
 
 
+def test_adam_computes_with_all_tensors_at_once_as_on_a_gpu(gpus) -> None:
+    def program():
+        model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)]).to("cuda")
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        torch.cuda.reset_peak_memory_stats()
+        optimizer.step()
+        return torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+
+    assert gpus(1).run(program)[0] == 4 * 2**20  # the square roots of all four
+
+
 def test_reset_peak_memory_stats_leaves_the_peak_of_the_run(gpus) -> None:
     def program():
         dist.all_reduce(torch.zeros(2 * MB, device="cuda"))

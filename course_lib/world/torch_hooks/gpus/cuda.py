@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,6 +156,9 @@ def replacements(gpus: Gpus) -> Iterator[Replacement]:
     yield torch.cuda, "Event", Event
     yield torch.cuda, "Stream", Stream
     yield torch.cuda.nccl, "version", lambda: (2, 27, 0)  # gloo carries what NCCL would
+    optimizers = import_module("torch.optim.optimizer")  # torch deletes its name in torch.optim
+    of_gpus = optimizers._get_foreach_kernels_supported_devices
+    yield optimizers, of_gpus.__name__, lambda: [*of_gpus(), "cpu"]  # foreach is the default on a GPU
     for name in ("range_push", "range_pop", "mark"):
         yield torch.cuda.nvtx, name, lambda *args, **kwargs: None
 
