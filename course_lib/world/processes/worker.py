@@ -215,7 +215,7 @@ class Worker:
         if device is not None:
             torch.cuda.set_device(device)
             gc.collect()  # reference cycles of the last run
-            torch.cuda.empty_cache()
+            private.empty_gpu()
         seed_process(job.rank)
 
 

@@ -97,6 +97,13 @@ def renew_names(store: dist.Store) -> None:
     c10d._world.group_count = 1  # as after init_process_group
 
 
+def empty_gpu() -> None:
+    """Give back the GPU's memory that torch keeps: what its allocator caches, and what cuBLAS works in."""
+    clear: Any = getattr(torch._C, "_cuda_clearCublasWorkspaces")  # noqa: B009 (torch for CPUs has none)
+    clear()
+    torch.cuda.empty_cache()
+
+
 def forget_running_ddp() -> None:
     """Drop the DDP module that torch takes for the one whose forward runs. torch notes it for the whole process, and
     when forwards of threads overlap, the last one to end restores a module whose forward is over."""
