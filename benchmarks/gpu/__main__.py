@@ -18,9 +18,9 @@ from .figures import GPU, Figure, markdown
 
 STEPS = {
     "tests": (checks.tests, 120),
-    "engines": (engines.engines, 100),
+    "engines": (engines.engines, 150),
     "recipe": (checks.recipe, 60),
-    "gpt": (gpt.gpt, 150),
+    "gpt": (gpt.gpt, 100),
     "traces": (engines.traces, 40),
     "failures": (checks.failures, 50),
     "program": (checks.program, 40),

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tests(out: Path) -> Jobs:
-    options = f"-v -rs --tb short --disable-warnings -p no:cacheprovider -c {os.devnull} --rootdir {ROOT}"
+    options = f"-v -rs --tb short --disable-warnings -p no:cacheprovider -c {os.devnull} --confcutdir {ROOT}"
     return {"tests/gpu": partial(printed, "pytest", *options.split(), str(ROOT / "tests/gpu"))}
 
 

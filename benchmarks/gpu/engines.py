@@ -1,5 +1,6 @@
 """Every engine on the card: the meter's bytes beside those of CUDA's allocator; traces and snapshots."""
 
+import gc
 import gzip
 import json
 import pickle
@@ -52,25 +53,28 @@ def record(name: str, trace: Path, snapshot: Path, drawn: Path) -> None:
     recorded_steps(name)  # a GPU's first steps load kernels
     with profile() as profiler:
         recorded_steps(name)
-    before = torch.cuda.memory_allocated()
+    gc.collect()  # what the steps before have left
     if GPU:
         torch.cuda.memory._record_memory_history()
     recorded_steps(name)
     if GPU and dist.get_rank() == 0:
         torch.cuda.memory._dump_snapshot(str(snapshot))
+    if GPU:
+        torch.cuda.memory._record_memory_history(enabled=None)  # the next job may have this process
     if dist.get_rank() == 0:
         profiler.export_chrome_trace(str(trace))
         with gzip.open(trace) as file:
             both = {"card": torch.cuda.get_device_name() if GPU else "CPU"} | spans(json.load(file)["traceEvents"])
         if GPU:
-            both["held_bytes"] = held(before, pickle.loads(snapshot.read_bytes())["device_traces"][0])
+            both["held_bytes"] = held(pickle.loads(snapshot.read_bytes())["device_traces"][0])
         drawn.write_text(json.dumps(both))
 
 
-def held(before: int, events: Iterable[dict[str, Any]]) -> list[int]:
-    """The bytes that CUDA's allocator held, change by change."""
+def held(events: Iterable[dict[str, Any]]) -> list[int]:
+    """The bytes that CUDA's allocator held more than before, change by change: not the memory in which cuBLAS works."""
     signs = {"alloc": 1, "free_completed": -1}
-    return list(accumulate((signs.get(one["action"], 0) * one["size"] for one in events), initial=before))
+    changes = (signs[one["action"]] * one["size"] for one in events if one["action"] in signs)
+    return list(accumulate(changes, initial=0))
 
 
 def spans(events: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -49,10 +49,10 @@ def on_the_gpu(ranks: int, **options: Any) -> World:
     return World(ranks, backend="processes", **options)
 
 
-def step_seconds(step: Callable[[], object], steps: int = 5) -> float:
-    """On a rank: the mean time of a step, after two that are not counted."""
-    for number in range(2 + steps):
-        if number == 2:
+def step_seconds(step: Callable[[], object], steps: int = 10) -> float:
+    """On a rank: the mean time of a step, after five that are not counted: the first ones load and choose kernels."""
+    for number in range(5 + steps):
+        if number == 5:
             start = now()
         step()
     return (now() - start) / steps

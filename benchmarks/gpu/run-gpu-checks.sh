@@ -10,6 +10,6 @@ if ls "$kit"/wheels/*.whl > /dev/null 2>&1; then
     "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --find-links "$kit/wheels" \
         --target "$packages" cloudpickle platformdirs psutil
 fi
-export PYTHONPATH="$kit:$packages" COURSE_HOME="$packages/home"
+export PYTHONPATH="$kit:$packages" PYTHONSAFEPATH=1 COURSE_HOME="$packages/home"  # not what lies in this folder
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1  # a machine's own plugins may need Jupyter
 timeout 470 "$python" -m benchmarks.gpu "$@"  # what was measured until then is in OUT
