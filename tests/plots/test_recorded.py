@@ -25,16 +25,23 @@ def test_a_record_is_drawn_beside_a_simulated_rank(run: Run, tmp_path: Path, mon
     list(engines.files("Stage3", 2, tmp_path))
     record = json.loads((tmp_path / "Stage3-2.json").read_text())
     events = [{"action": action, "size": size} for action, size in EVENTS]
-    record["held_bytes"] = engines.held(1_000_000, events)
+    record["held_bytes"] = engines.held(events)
     (tmp_path / "Stage3.json").write_text(json.dumps(record))
     monkeypatch.setattr(recorded, "RECORDS", tmp_path)
 
     world = SimpleNamespace(run=lambda *_: run)
     timeline, memory = (plot_recorded(world, recorded_steps, "Stage3", what) for what in ("timeline", "memory"))
 
-    assert "rank on CPU, bytes in flight: " in timeline.text and "simulated rank, computed: " in timeline.text
-    assert "rank on CPU: peak 36,000,000 bytes; at the end other 31 MB" in memory.text
+    assert "CPU, bytes in flight: " in timeline.text and "simulated rank, computed: " in timeline.text
+    assert "CPU: peak 35,000,000 bytes; at the end other 30 MB" in memory.text
     assert f"simulated rank: peak {run.memory[0].peak_bytes:,} bytes" in memory.text
+
+
+@pytest.mark.slow
+def test_the_meter_and_the_allocator_of_a_gpu_agree_on_the_peak() -> None:
+    record = json.loads((recorded.RECORDS / "FSDP2.json").read_text())
+    simulated = World(2).run(recorded_steps, "FSDP2").memory[0]
+    assert max(record["held_bytes"]) == pytest.approx(simulated.peak_bytes, rel=1e-3)
 
 
 def test_of_a_gpu_the_rows_of_the_gpu_are_recorded() -> None:
@@ -45,8 +52,3 @@ def test_of_a_gpu_the_rows_of_the_gpu_are_recorded() -> None:
     spans = engines.spans([*events, {"ph": "M", "name": "process_name"}])
 
     assert spans == {"computed": [(0, 2e-6)], "in_flight": [(1e-6, 5e-6), (2e-6, 5e-6)]}
-
-
-def test_without_a_record_a_sentence_says_so_and_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plot_recorded(None, recorded_steps, "Stage4", "memory") is None
-    assert capsys.readouterr().out == "The course has no record of Stage4 from a GPU yet: go on.\n"
