@@ -157,6 +157,49 @@ def test_exercises_that_start_calls_look_for_tensors_in_flight() -> None:
     assert starts and all(get(name).asynchronous for name in starts)
 
 
+# Memory that nobody wrote
+
+
+def padded_by_empty(params: list[nn.Parameter], world_size: int) -> torch.Tensor:
+    numel, end = sum(param.numel() for param in params), 0
+    flat_param = torch.empty(numel + -numel % world_size, dtype=params[0].dtype)
+    for param in params:
+        begin, end = end, end + param.numel()
+        flat_param[begin:end] = param.detach().flatten()
+        param.data = flat_param[begin:end].view_as(param)
+    return flat_param
+
+
+def resharded_by_new_empty(shards: list[torch.Tensor], numel: int, world_size: int) -> list[torch.Tensor]:
+    flat = torch.cat(shards)[:numel]
+    padded = torch.cat([flat, flat.new_empty(-numel % world_size)])
+    return [shard.clone() for shard in padded.chunk(world_size)]
+
+
+@pytest.mark.parametrize(
+    ("name", "solution"), [("zero1.flatten", padded_by_empty), ("capstone.reshard", resharded_by_new_empty)]
+)
+def test_memory_that_nobody_wrote_never_passes_for_zeros(name: str, solution: Callable[..., Any]) -> None:
+    for seed in range(3):
+        assert "is nan, expected 0" in only(get(name).check(solution, seed=seed))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_an_operator_that_may_not_be_deterministic_does_not_warn() -> None:
+    def puts(x: torch.Tensor) -> torch.Tensor:
+        return mean(torch.zeros_like(x).put_(torch.arange(len(x)), x))
+
+    assert MEAN.check(puts).status == "passed"
+
+
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_memory_that_nobody_wrote_is_nan_on_every_rank(backend: str) -> None:
+    exercise = changed(MEAN, draw=lambda rng, number: draw_mean(rng, 0), case_count=1)
+    verdict = exercise.check(lambda x: mean(torch.empty_like(x)), World(2, backend=backend))
+
+    assert "returned [nan, nan, nan" in only(verdict)
+
+
 # What is right
 
 

@@ -151,7 +151,7 @@ def _not_a_number(gap: Gap) -> Cause | None:
         )
     return Cause(
         likely="NaN results from 0/0, inf/inf, inf - inf or the root of a negative number, or from memory that was "
-        "never written (`torch.empty`).",
+        "never written (`torch.empty`), which a check fills with NaN.",
         action="Print the tensor after each line, and find where NaN first appears.",
     )
 

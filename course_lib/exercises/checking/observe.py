@@ -11,10 +11,11 @@ import functools
 import io
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ...errors import CourseError, CourseWarning, who
@@ -158,9 +159,26 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
 
 def _run(exercise: Declaration, solution: Solution, case: Case, world: World, on_rank: Callable[..., object]) -> Run:
     # World.run shows what ranks print and warns; the verdict contains both.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), _unwritten_is_nan():
         warnings.simplefilter("ignore", CourseWarning)
+        warnings.filterwarnings("ignore", ".* does not have a deterministic implementation", UserWarning)
         return world.run(on_rank, exercise.trial or returned, solution, case.args)
+
+
+@contextlib.contextmanager
+def _unwritten_is_nan() -> Iterator[None]:
+    """Fill new memory with NaN, or the largest whole number: `torch.empty` may return zeros by chance.
+
+    torch does it in its deterministic mode. On the CPU, the mode only adds warnings; on a GPU, it chooses other
+    algorithms.
+    """
+    before = torch.get_deterministic_debug_mode()
+    if before == 0 and torch.get_default_device().type == "cpu":
+        torch.set_deterministic_debug_mode("warn")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
 
 
 def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
@@ -196,10 +214,11 @@ def _on_rank(
     trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]
 ) -> tuple[Plain, Plain, Plain]:
     __tracebackhide__ = True
-    arguments = args(dist.get_rank())
-    before = plain(arguments)
-    value = plain(trial(solution, *arguments))  # immediately: what is missing when it returns must not count
-    return value, before, plain(arguments)
+    with _unwritten_is_nan():  # in a process of the rank's own
+        arguments = args(dist.get_rank())
+        before = plain(arguments)
+        value = plain(trial(solution, *arguments))  # immediately: what is missing when it returns must not count
+        return value, before, plain(arguments)
 
 
 def value_on_rank(trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]) -> Any:

@@ -118,6 +118,11 @@ exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_stor
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
     Next: count the bytes of the storage.""")
 
+exercise.edit("elements", {": dict[int, torch.UntypedStorage]": "", "] = storage\n": "] = tensor.numel()\n",
+    "storage.nbytes() for storage in kept.values()": "kept.values()"}, """
+    You count the elements of saved tensors, not the bytes of their storages. An element takes 2 bytes in bfloat16, and
+    8 in float64. Next: add up the bytes of the storages.""")
+
 exercise.edit("everything-saved", {KEY: "kept[len(kept)]", "= storage\n": "= tensor.clone().untyped_storage()\n",
     "not in own": "not in ()"}, """
     You add up all saved tensors: also the parameters, which exist anyway, and a storage twice if two tensors share it.

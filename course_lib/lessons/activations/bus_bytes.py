@@ -88,6 +88,12 @@ exercise.edit("gradients-twice", {"4 * sum(shards)": "4 * gathered"}, """
     You count the gradients as often as the gathers. A unit's gradient is reduced once in a step.
     Next: count each shard once on the way to the host.""")
 
+exercise.edit("elements", {'{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}':
+    '{"to the GPU": sum(shards), "to the host": sum(shards)}',
+    GATHERED: '{"to the GPU": gathered, "to the host": sum(shards)}'}, """
+    You count elements, not bytes. An element takes 2 bytes in 16 bits, and 4 in fp32.
+    Next: multiply the elements by the bytes of one.""")
+
 exercise.edit("always-the-optimizer", {GATHERED: '{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}'}, """
     You count the same bytes for both kinds of offload. If everything is offloaded, parameters come from the host before
     each gather. Next: count the gathers of each unit.""")

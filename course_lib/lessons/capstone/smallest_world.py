@@ -123,6 +123,11 @@ exercise.edit("at-most-1024", {"return -(-sharded // free) if sharded else 1":
     You return 0 where many thousand ranks are needed, as a search does that ends too early.
     Next: compute the number from an inequality instead of trying one number after the other.""")
 
+exercise.edit("powers-of-two", {"-(-sharded // free)": "2 ** (-(-sharded // free) - 1).bit_length()"}, """
+    Your number of ranks is always a power of two, as from a search that doubles the number until the states fit.
+    Between two powers of two, a smaller number can be enough.
+    Next: compute the number from an inequality instead of trying one number after the other.""")
+
 exercise.edit("strictly-less", {"memory_bytes -": "memory_bytes - 1 -"}, """
     You require less than `memory_bytes`. Exactly `memory_bytes` still fits. Next: let a rank be full to the last
     byte.""")

@@ -67,7 +67,10 @@ exercise = Exercise("context.expert_gradients", title="What an expert has alread
 def average_gradients(shared: list[nn.Parameter], experts: list[nn.Parameter]) -> None:
     """Turn each parameter's gradient into that of the mean of all ranks' losses.
 
-    shared: parameters that all ranks have. experts: those that only this rank has; a gradient may be None.
+    A rank's loss is the mean over its own tokens.
+    shared: parameters that all ranks have. Their gradients are those of this rank's loss.
+    experts: those that only this rank has. Tokens of all ranks came to them, so their gradients are already
+    sums over all ranks' losses. Without a token, a gradient may be None.
     """
     for param in shared:
         dist.all_reduce(param.grad)
@@ -95,9 +98,14 @@ exercise.edit("experts-divided-twice", {"if param.grad is not None:\nparam.grad 
     You divide the experts' gradients by the number of ranks twice. Next: divide once.
     """)
 
-exercise.edit("idle-expert", {"if param.grad is not None:\nparam.grad": "param.grad"}, """
+IDLE = """
     An expert that got no token has no gradient to divide. Next: leave out the experts whose gradient is None.
-    """)
+    """
+GUARDED = "if param.grad is not None:\nparam.grad /= dist.get_world_size()"
+
+exercise.edit("idle-expert", {GUARDED: "param.grad /= dist.get_world_size()"}, IDLE)
+exercise.edit("idle-expert-div", {GUARDED: "param.grad.div_(dist.get_world_size())"}, IDLE)
+exercise.edit("idle-expert-quotient", {GUARDED: "param.grad = param.grad / dist.get_world_size()"}, IDLE)
 
 exercise.edit("shared-summed", {"dist.all_reduce(param.grad)\nparam.grad /= dist.get_world_size()":
     "dist.all_reduce(param.grad)"}, """

@@ -11,7 +11,8 @@ from ...exercises import Case, Exercise, Solution, draw_world_size
 
 
 class Model(nn.Module):
-    """Parameters, one of them frozen, and buffers, one of them of whole numbers and one not in the state dict."""
+    """Parameters, one of them frozen, and buffers, one of them not in the state dict, and one of whole numbers that
+    float32 does not have."""
 
     def __init__(self, width: int, frozen: bool, hidden_buffer: bool) -> None:
         super().__init__()
@@ -21,7 +22,7 @@ class Model(nn.Module):
         running_mean, batches = self.norm.running_mean, self.norm.num_batches_tracked
         assert running_mean is not None and batches is not None
         running_mean.normal_()
-        batches.random_(1, 100)
+        batches.random_(2**24, 2**25).bitwise_or_(1)
         if hidden_buffer:
             self.register_buffer("mask", torch.randn(width), persistent=False)
 
@@ -118,6 +119,13 @@ exercise.edit("into-new-memory", {"dist.broadcast(tensor.detach(), src=0)":
     The values are right, but each tensor now has new memory. Something else may use the old memory: in ZeRO, parameters
     are views of one flat tensor, and an assignment to `data` cuts them off from it.
     Next: write into the memory that the tensors have.""")
+
+
+exercise.edit("in-float32", {"dist.broadcast(tensor.detach(), src=0)":
+    "values = tensor.detach().float()\ndist.broadcast(values, src=0)\ntensor.detach().copy_(values)"}, """
+    The parameters are right, but the batch norm's count of batches is rounded, as by a trip through float32. The count
+    is an int64, and float32 has only 24 bits for the digits of a number.
+    Next: broadcast each tensor in the dtype that it has.""")
 
 
 @exercise.mistake

@@ -19,7 +19,7 @@ def bucket_count(layers: int, layer_bytes: int, bucket_bytes: int) -> int:
 
 def averaged_value(rng: random.Random) -> Numeric:
     gradients = rng.sample(range(-9, 10), 4)
-    while sum(gradients) in (0, *gradients) or sum(gradients) % 4 == 0:
+    while not _distinct(gradients):
         gradients = rng.sample(range(-9, 10), 4)
     mean, own = Fraction(sum(gradients), 4), gradients[1]
     return Numeric(
@@ -29,16 +29,18 @@ def averaged_value(rng: random.Random) -> Numeric:
         tolerance=0,
         right="The mean of all four, and the same on every rank.",
         wrong="Add up the four gradients, and divide by the number of ranks.",
-        mistakes=tuple(
-            mistake
-            for mistake in (
-                (sum(gradients), "That is the sum. The loss of the batch is a mean, and so is its gradient."),
-                (own, "That is rank 1's own gradient, as before."),
-                (own / 4, "That is rank 1's own gradient, divided. Add the other ranks' gradients first."),
-            )
-            if mistake[0] != mean
+        mistakes=(
+            (sum(gradients), "That is the sum. The loss of the batch is a mean, and so is its gradient."),
+            (own, "That is rank 1's own gradient, as before."),
+            (own / 4, "That is rank 1's own gradient, divided. Add the other ranks' gradients first."),
         ),
     )
+
+
+def _distinct(gradients: list[int]) -> bool:
+    """Return whether the answer is no whole number, and differs from the answers of mistakes, which differ, too."""
+    total, own = sum(gradients), gradients[1]
+    return total % 4 != 0 and total not in gradients and len({total / 4, total, own, own / 4}) == 4
 
 
 def bytes_a_step(rng: random.Random) -> Numeric:

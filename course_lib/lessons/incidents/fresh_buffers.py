@@ -21,7 +21,7 @@ class Attention(nn.Module):
 
     Two buffers are computed when the module is made, and belong to no state dict: `frequencies` [width / 2],
     by which a position turns each pair of numbers, and `mask` [LENGTH, LENGTH], which hides what comes later.
-    `remains` is the number that new memory contains.
+    `remains` is the number that new memory contains. `began_on_meta` and `has_run` are for the check.
     """
 
     def __init__(self, width: int, remains: float = 0.0) -> None:
@@ -30,6 +30,7 @@ class Attention(nn.Module):
         self.project = nn.Linear(width, 3 * width, bias=False)
         self.register_buffer("frequencies", 100.0 ** (-torch.arange(0, width, 2) / width), persistent=False)
         self.register_buffer("mask", torch.full((LENGTH, LENGTH), -1e9).triu(1), persistent=False)
+        self.began_on_meta, self.has_run = self.mask.is_meta, False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Attention":
         """Fill what `to_empty` makes with `remains`, so that it is the same on every run."""
@@ -41,6 +42,7 @@ class Attention(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        self.has_run = True
         query, key, value = self.project(x).chunk(3, dim=-1)
         angles = torch.arange(LENGTH)[:, None] * self.frequencies
         scores = turned(query, angles) @ turned(key, angles).mT + self.mask
@@ -67,12 +69,12 @@ def tuned(solution: Solution, width: int, remains: float, seed: int) -> dict[str
     teacher = Attention(width)
     teacher.project.weight.data *= 3
     checkpoint = teacher.state_dict() if dist.get_rank() == 0 else {}
-    on_meta = [dist.get_rank() == 0]
+    models = list[Attention]()
 
     def make_model() -> Attention:
         torch.manual_seed(seed + 1)
         model = Attention(width, remains)
-        on_meta.append(model.mask.is_meta)
+        models.append(model)
         return model
 
     generator = torch.Generator().manual_seed(seed + dist.get_rank())
@@ -80,7 +82,10 @@ def tuned(solution: Solution, width: int, remains: float, seed: int) -> dict[str
     with torch.no_grad():
         batches = [(x, teacher(x) + 0.1 * torch.randn(x.shape, generator=generator)) for x in inputs]
     losses = solution(make_model, checkpoint, batches, 0.3)
-    return {"losses": losses, "the model began on the meta device, except on rank 0": any(on_meta)}
+    on_meta = [model.began_on_meta for model in models]
+    trained = [model.began_on_meta for model in models if model.has_run]
+    right = dist.get_rank() == 0 or (any(on_meta) and all(trained))
+    return {"losses": losses, "the model began on the meta device, except on rank 0": right}
 
 
 exercise = Exercise("incidents.fresh_buffers", title="Incident: rank 0 looks right", draw=draw, trial=tuned,
@@ -187,6 +192,11 @@ exercise.edit("a-new-model", {MAKE: "model = make_model()\n", LOAD: "", "if devi
     "model.to_empty(device=\"cpu\")\n": ""}, """
     Every rank makes the model as if there were no checkpoint. The buffers are right, but the parameters are new.
     Next: load the checkpoint, and fill the buffers.""")
+
+exercise.edit("whole-on-every-rank", {MAKE: "model = make_model()\n", SEND: "", "if device == \"meta\":\n    "
+    "model.to_empty(device=\"cpu\")\n": ""}, """
+    The losses are right. But ranks other than 0 train a model that they made with all its values, so each of these
+    ranks needed memory for the whole model. Next: which ranks have to begin on the meta device?""")
 
 exercise.edit("rank-zero-trains-alone", {SEND: "", "loss.backward()":
     "(loss * float(device == \"cpu\")).backward()"}, """

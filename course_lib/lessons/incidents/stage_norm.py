@@ -156,6 +156,9 @@ exercise.edit("over-the-copies", {OVER_STAGES: "dist.all_reduce(squares, group=c
 exercise.edit("sum-of-norms", {LOCAL: LOCAL.replace(".square()", ""), ROOT: "norm = squares\n"}, """
     You add up the norms of the stages. The norms 3 and 4 make 5, not 7. Next: add up squares, then take the root.""")
 
+exercise.edit("no-root", {ROOT: "norm = squares\n"}, """
+    Your norm is the square of the norm: the sum of all squares, without the root. Next: take the root of the total.""")
+
 exercise.edit("mean-of-norms", {LOCAL: LOCAL.replace(".square()", ""), ROOT: "norm = squares / stages.size()\n"}, """
     All stages agree on one norm now, the mean of their own. The norm of the whole model is larger than each of them.
     Next: add up the squares of all stages, then take the root.""")

@@ -86,7 +86,10 @@ exercise = Exercise("precision.masters", title="Repair: no masters", draw=draw, 
 
 @exercise
 def shard_in_16_bits(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    """Shard `model`, which was loaded in bf16, over all ranks, and return an `Adam` for it."""
+    """Shard `model`, which was loaded in bf16, over all ranks, and return an `Adam` for it.
+
+    The optimizer updates shards in fp32, layers compute in bf16, and gradients are averaged in fp32.
+    """
     model.float()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     fully_shard(model, mp_policy=policy)

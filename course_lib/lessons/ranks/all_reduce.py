@@ -98,6 +98,10 @@ exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
     multiple. Only in a world of two are both numbers the same. Next: count how many elements are missing to the next
     multiple.""")
 
+exercise.edit("padding-in-front", {"[flat, flat.new_zeros(padding)]": "[flat.new_zeros(padding), flat]"}, """
+    Your result begins with the sum of the padding, and lacks the last elements of the sum: the padding is in front of
+    the elements, and you keep the front. Next: put the padding behind the last element, or cut it off in front.""")
+
 exercise.variant_edit("any-numbers-behind", {"flat.new_zeros(padding)": "flat.new_empty(padding)"})
 
 exercise.edit("phases-swapped", {"shard = ring_reduce_scatter(padded)": "shard = ring_all_gather(padded)",

@@ -143,6 +143,10 @@ exercise.edit("two-norms", {"squares.sum().sqrt()": "squares.sqrt().sum()"}, """
     You add two norms. The norms 3 and 4 make 5, not 7: add the squares. Next: take the root once, of the total.
     """)
 
+exercise.edit("no-root", {"squares.sum().sqrt()": "squares.sum()"}, """
+    Your norm is the square of the norm: the sum of all squares, without the root. Next: take the root of the total.
+    """)
+
 exercise.edit("cut-only", {"for shard in cut + whole": "for shard in cut"}, """
     You scale the gradients of the cut parameters only. Next: multiply all gradients by the same factor.
     """)

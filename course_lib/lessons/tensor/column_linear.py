@@ -103,6 +103,12 @@ exercise.edit("whole-bias", {"bias.clone()": "whole.bias.detach().clone()"}, """
     Next: cut the bias as you cut the weight.
     """)
 
+exercise.edit("no-bias", {"len(weight))": "len(weight), bias=False)", "shard.bias = nn.Parameter(bias.clone())\n":
+    ""}, """
+    Your layer has no bias, and `whole` has one. Each output feature has one element of the bias.
+    Next: give the layer this rank's part of the bias, too.
+    """)
+
 exercise.edit("every-nth-feature", {"param.detach().chunk(world_size)[rank]": "param.detach()[rank::world_size]"}, """
     The ranks take turns: rank 0 has the output features 0, N, 2N, and so on. The task asks for neighbouring features,
     so that joined in the order of ranks they are the whole output. Next: cut the weight into N blocks of rows.

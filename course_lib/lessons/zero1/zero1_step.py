@@ -40,14 +40,17 @@ def draw(rng: random.Random, number: int) -> Case:
 def parameters_afterwards(
     solution: Solution, params: Params, make_optimizer: MakeOptimizer, grads: Sequence[Sequence[Tensor | None]]
 ) -> Any:
-    """Make a step for each of `grads`, and return the parameters."""
+    """Make a step for each of `grads`, and return the parameters, and `flat_param` without its padding."""
     flat_param = flatten(params, dist.get_world_size())
     step = solution(params, flat_param, make_optimizer)
     for of_step in grads if callable(step) else ():
         give_gradients(params, of_step)
         step()
     mark("after step()")
-    return list(params) if callable(step) else step
+    if not callable(step):
+        return step
+    values = flat_param.detach()[: sum(param.numel() for param in params)]
+    return {"the parameters": list(params), "flat_param": values}
 
 
 exercise = Exercise("zero1.zero1_step", title="The whole step", draw=draw, trial=parameters_afterwards,
@@ -98,8 +101,9 @@ def make_zero1_step(
     """Return a function that makes one step of ZeRO-1 with the gradients of all ranks.
 
     `params` are views of `flat_param`, as `flatten` leaves them. Each rank owns one of
-    `world_size` equal shards of it. Gradients differ from rank to rank, and a gradient
-    that is None counts as zeros. `make_optimizer(params)` makes an optimizer for `params`.
+    `world_size` equal shards, and makes an optimizer for its shard: `make_optimizer([shard])`.
+    Gradients differ from rank to rank, and a gradient that is None counts as zeros. A step
+    averages them, updates the rank's shard, and brings all shards into `flat_param`.
     Send no more than one reduce-scatter and one all-gather do.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -160,6 +164,12 @@ exercise.edit("updates-a-copy", {"[rank])": "[rank].clone())",
     `flat_param` keeps its old values: the optimizer updates a copy that does not get into it, or updates nothing.
     Next: follow one element through a step. Where is its gradient, which tensor does the optimizer change, and which
     call writes into `flat_param`?""")
+
+exercise.edit("into-other-memory", {GATHER: "whole = torch.empty_like(flat_param)\n"
+    "dist.all_gather_single(whole, param_shard.detach())\nbegin = 0\nfor param in params:\n"
+    "    param.data = whole[begin : begin + param.numel()].view_as(param)\n    begin += param.numel()"}, """
+    The parameters are right, but `flat_param` is not: the shards of the other ranks do not arrive in it.
+    Next: gather into `flat_param`, which the parameters are views of.""")
 
 exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
     "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """
