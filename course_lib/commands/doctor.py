@@ -178,10 +178,11 @@ def gpus() -> Finding:
 
 def memory() -> Finding:
     free_bytes = psutil.virtual_memory().available
-    value = f"{free_bytes / 2**30:.1f} GiB free"
+    wanted = f"lesson 11, which needs the most, wants {COMFORTABLE_BYTES / 2**30:.0f} GiB"
+    value = f"{free_bytes / 2**30:.1f} GiB free; {wanted}"
     if free_bytes >= COMFORTABLE_BYTES:
         return ok("memory", value)
-    return warn("memory", value, f"close other programs: lesson 11 wants {COMFORTABLE_BYTES / 2**30:.0f} GiB")
+    return warn("memory", value, "close other programs")
 
 
 def progress() -> Finding:

@@ -158,7 +158,8 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
             for note in notes(one):
                 said.setdefault(as_options(note), []).append(rows[-1][0])
         except CourseError as refusal:
-            refusals.append(f"{' '.join(flags(chosen))}: {as_options(str(refusal))}")
+            way, why = " ".join(flags(chosen)), as_options(str(refusal))
+            refusals.append(why if why.startswith(f"{way}: ") else f"{way}: {why}")
     lines = (f"{', '.join(of)}: {note}" if len(of) < len(shown) else note for note, of in said.items())
     yield from (planner.aligned(rows), *lines, *band(*shown), *refusals)
 

@@ -205,8 +205,8 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
         if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
             mine, theirs = (_leaving(p, machine) for p in (best, rival))
             network = f" A node sends {size(mine)} over the network in a step, there {size(theirs)}."
-            reason = f"the best that fits. The next, {how(rival.settings)}, is {_slower(time, fastest)}."
-            return reason + network if mine or theirs else reason
+            reason = f"{how(rival.settings)}, is {_slower(time, fastest)}.{network if mine or theirs else ''}"
+            return f"the best that fits. The next slower way of a different stage or cut, {reason}"
     return "the best that fits."
 
 

@@ -118,14 +118,16 @@ def cheapest(
             return min(fast, key=lambda one: one.gpu_hours)
         if ranks == most_ranks and not ways and not found:
             raise refusals[0]
-    reached = "nothing fits"
+    reached, more = "nothing fits", "hardware with more memory, more ranks, a shorter sequence"
+    if found or least_ranks > most_ranks:
+        more = "more days or ranks, fewer tokens,"
     if least_ranks > most_ranks:
         reached = f"at least {least_ranks} are needed at {machine.achievable:.0%} of the peak"
     elif found:
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
-        f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow more "
-        "days or ranks, fewer tokens, or a smaller batch."
+        f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow "
+        f"{more} or a smaller batch."
     )
 
 

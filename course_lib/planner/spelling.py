@@ -73,7 +73,7 @@ def as_options(text: str) -> str:
     """Return a message of the planner with options instead of settings: `--gpus 6`, not `world_size=6`."""
     text = _GIVEN.sub(lambda found: f"{_OPTIONS[found[1]]} {_word(found[2].strip('[](),'))}", text)
     text = _NAMED.sub(lambda found: _OPTIONS[found[1]], text.replace("model='", "'"))
-    return re.sub(r"'([\w.,-]+)'", r"\1", text)
+    return re.sub(r"(?<!=)'([\w.,-]+)'", r"\1", text)
 
 
 def _word(text: str) -> str:

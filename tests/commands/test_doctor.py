@@ -177,7 +177,7 @@ def test_little_memory_is_told(monkeypatch: pytest.MonkeyPatch, gib: int, status
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=gib * 2**30))
 
     assert doctor.memory().status == status
-    assert doctor.memory().value == f"{gib}.0 GiB free"
+    assert doctor.memory().value == f"{gib}.0 GiB free; lesson 11, which needs the most, wants 4 GiB"
 
 
 def test_progress_is_told_and_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def test_the_winner_says_what_crosses_the_network() -> None:
 
     assert (best.plan.settings.tensor_parallel, rival.plan.settings.tensor_parallel) == (1, 4)
     assert best.reason == (
-        f"the best that fits. The next, {how(rival.plan.settings)}, is {rival.reason.partition('. A rank sends')[0]}. "
+        f"the best that fits. The next slower way of a different stage or cut, {how(rival.plan.settings)}, is "
+        f"{rival.reason.partition('. A rank sends')[0]}. "
         f"A node sends {size(float(states))} over the network in a step, there {size(float(4 * apart))}."
     )
 

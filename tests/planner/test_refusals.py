@@ -13,7 +13,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
     ("given", "message"),
     [
         ({"world_size": 0}, "world_size=0: it has to be a whole number, 1 or more. Try world_size=1."),
-        ({"world_size": 2.5}, "world_size=2.5: it has to be a whole number, 1 or more. Try world_size=1."),
+        ({"world_size": 2.5}, "world_size=2.5: it has to be a whole number, 1 or more. Try world_size=2."),
         ({"world_size": True}, "world_size=True: it has to be a whole number, 1 or more."),
         ({"world_size": "8"}, "world_size='8': it has to be a whole number, 1 or more."),
         ({"stage": 4}, "stage=4: it has to be a whole number, from 0 to 3. Try stage=3."),

@@ -4,6 +4,7 @@ import csv
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from math import isfinite, nan
 from pathlib import Path
 
 from ...errors import CourseError
@@ -26,14 +27,13 @@ def known(what: str, name: object, names: Iterable[object]) -> None:
 
 def whole(what: str, value: object, least: int = 1, most: int | None = None) -> int:
     """Return `value` as an int: 64, or 7.5e9, which is whole too. Raises PlanError unless it is whole and in range."""
-    exact = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
-    if not exact or value < least or (most is not None and value > most):  # type: ignore[operator]
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else nan
+    if number != number // 1 or number < least or (most is not None and number > most):
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        nearest = most if number and most is not None and value > most else least  # type: ignore[operator]
-        hint = f" Try {what}={nearest}." if number else ""
+        nearest = most if most is not None and number > most else max(least, int(number) if isfinite(number) else least)
+        hint = f" Try {what}={nearest}." if number is value else ""
         raise PlanError(f"{what}={reprlib.repr(value)}: it has to be a whole number, {limits}.{hint}")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return int(number)
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int:

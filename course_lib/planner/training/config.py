@@ -59,8 +59,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise PlanError("config.json: it has no keys. Give the file that belongs to a model's weights.")
     config = {**config, **{
-        key: whole(key, config[key], least=0, most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
-        for key in _NUMBERS if not isinstance(config.get(key), list | None)
+        key: whole(key, config[key], most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
+        for key in _NUMBERS if config.get(key) and not isinstance(config[key], list)  # 0: it has none
     }}  # fmt: skip
     kind = _printable(config.get("model_type") or "")
     if kind == "gemma3_text":
