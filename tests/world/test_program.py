@@ -445,6 +445,7 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
         ("x = torch.accelerator.current_accelerator()", "", True),
         ("x.to(sys.argv[1])", "cuda", True),
         ("import torch", "", False),
+        ("import torch", os.fsdecode(b"\xff"), False),
     ],
 )
 def test_a_program_may_ask_for_gpus_itself_or_by_an_argument(write, text: str, argument: str, asks: bool) -> None:

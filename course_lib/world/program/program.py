@@ -116,7 +116,7 @@ class Program:
     @property
     def asks_for_gpus(self) -> bool:
         """Whether the program's file or its arguments name something that may need GPUs."""
-        return bool(_ASKS.search(b" ".join([self.source, *map(str.encode, self.arguments)])))
+        return bool(_ASKS.search(b" ".join([self.source, *map(os.fsencode, self.arguments)])))
 
     # -- in this process -----------------------------------------------------------------------------------------
 
