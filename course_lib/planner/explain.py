@@ -34,6 +34,8 @@ def assumed(settings: Settings) -> dict[str, Any]:
 
 def size(nbytes: float) -> str:
     """Format bytes: `31.4 GB`, with three digits or a few more, in decimal units."""
+    if nbytes == 1:
+        return "1 byte"
     return _scaled(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 0})
 
 

@@ -13,7 +13,10 @@ from itertools import takewhile
 from types import CodeType, FrameType
 
 from torch import overrides
+from torch.autograd import graph
 from torch.distributed import c10d_logger, distributed_c10d
+from torch.distributed import utils as distributed_utils
+from torch.nn.parallel import distributed as ddp
 from torch.utils import _device
 
 from .. import meter
@@ -24,6 +27,7 @@ _DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignor
 _C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.co_filename)
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
+_DDP = (ddp.__file__, distributed_utils.__file__)
 _OF_MODES = (_WORLD, overrides.__file__, _device.__file__)  # between two frames of a call under `set_default_device`
 
 
@@ -142,3 +146,16 @@ def receiver_of_work() -> CodeType | None:
         elif not frame.f_code.co_filename.startswith(_OF_MODES):
             return frame.f_code if names and not names & {"send", "recv"} else None
     return None
+
+
+def is_of_ddp() -> bool:
+    """Return whether C++ that DDP's Python code calls makes the current call. It waits before it returns."""
+    frames = outward(sys._getframe(1))
+    caller = next((one for one in frames if not one.f_code.co_filename.startswith(_OF_MODES)), None)
+    return caller is not None and caller.f_code.co_filename in _DDP
+
+
+def in_cpp_of_backward(thread: threading.Thread) -> bool:
+    """Return whether another thread runs C++ code of a backward pass, and no Python code that it calls."""
+    frame = stack_of(thread)
+    return frame is not None and frame.f_code.co_filename == graph.__file__

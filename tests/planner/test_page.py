@@ -171,3 +171,7 @@ def test_units_of_frozen_parameters_are_as_wide_as_they_are_kept() -> None:
     """The layers' matrices in 4 bits and constants, the outer unit in 16."""
     text = "\n".join(units(plan(**GIVEN, lora_rank=16, frozen="nf4")))
     assert "a layer, 11" in text
+
+
+def test_bytes_have_a_unit_that_fits_their_number() -> None:
+    assert [size(0), size(1), size(2), size(31.4e9)] == ["0 bytes", "1 byte", "2 bytes", "31.4 GB"]

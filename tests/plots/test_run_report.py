@@ -153,6 +153,13 @@ def test_what_was_not_measured_or_kept_is_named() -> None:
     assert text.endswith("No rank printed anything.")
 
 
+@pytest.mark.parametrize("program", [dist.barrier, lambda: None])
+def test_nobody_is_asked_to_keep_values_that_are_kept(program) -> None:
+    text = str(World(2, replay=True).run(program).report())
+    assert "--replay" not in text
+    assert "The replay is in the page." in text or "No rank made a call to replay." in text
+
+
 def test_a_dry_run_has_the_page_of_its_rank() -> None:
     text = str(World(64, backend="dryrun", rank=63).run(of_a_collective).report())
     assert text.startswith("of_a_collective\nrank 63 of 64, dryrun, ")

@@ -413,9 +413,12 @@ def test_what_a_program_registers_for_its_end_is_called(write) -> None:
         "import atexit, os\n"
         "never = atexit.register(lambda: print('never'))\n"
         "atexit.register(lambda: print('end of', os.environ['RANK']))\n"
-        "atexit.unregister(never)"
+        "atexit.unregister(never)\n"
+        "atexit.register(lambda: 1 / 0)"
     )
-    assert World(2, backend="processes").run_file(program).output == ("end of 0\n", "end of 1\n")
+    first, second = World(2, backend="processes").run_file(program).output
+    assert first.endswith("ZeroDivisionError: division by zero\nend of 0\n")
+    assert second.endswith("ZeroDivisionError: division by zero\nend of 1\n")
 
 
 def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
@@ -445,6 +448,7 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
         ("x = torch.accelerator.current_accelerator()", "", True),
         ("x.to(sys.argv[1])", "cuda", True),
         ("import torch", "", False),
+        ("import torch", os.fsdecode(b"\xff"), False),
     ],
 )
 def test_a_program_may_ask_for_gpus_itself_or_by_an_argument(write, text: str, argument: str, asks: bool) -> None:

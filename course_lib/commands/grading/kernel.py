@@ -144,6 +144,8 @@ class _Client(NotebookClient):
             await self.async_execute_cell(new_code_cell(source), 0)
         except CellExecutionError as error:
             return f"{error.ename}: {error.evalue}".partition("\n")[0][:LONGEST]
+        except UnicodeEncodeError as error:  # half an emoji, which cannot be sent
+            return f"UnicodeEncodeError: {error}"[:LONGEST]
         return ""
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> None:

@@ -103,14 +103,16 @@ def layout(run: RunRecord) -> Iterator[Part]:
     if len(run.layout) > MOST_ROWS:
         which = "with a remark" if rows[0][-1] else "that came first"
         yield _words(f"Of {len(run.layout):,} rows, the {len(rows[:MOST_ROWS])} {which} are shown.")
-    if run.replay is None or not run.layout:
+    calls = [call for comm in run.comm.values() for call in comm.calls]
+    if calls and not any(getattr(call, "values", None) for call in calls):
         yield _words(f"To compare the tensors of collectives, {KEEP_VALUES}")
 
 
 def replay(run: RunRecord) -> Iterator[Part]:
     """Yield the player."""
     if run.replay is None:
-        yield _words(f"To have the replay here, {KEEP_VALUES}")
+        any_call = any(comm.calls for comm in run.comm.values())
+        yield _words(f"To have the replay here, {KEEP_VALUES}" if any_call else "No rank made a call to replay.")
         return
     shown, made = run.call_counts
     if shown < made:

@@ -165,6 +165,7 @@ class Progress:
     used_at: SourceLine | None = None
     open_handle: bool = False  # the learner's code has the Work, and has not waited or asked for its state
     delivering: bool = False  # the transport's thread has not finished delivering the result
+    at_end_of_backward: bool = False  # the callbacks queued for the end of its backward pass are running
 
     @property
     def record(self) -> Call:
@@ -179,6 +180,11 @@ class Progress:
             open_handle=self.open_handle,
         )
 
+    @property
+    def waited_for(self) -> float:
+        """Return for how many seconds the rank has waited for the call."""
+        return self.now() - self.waited_from
+
     def now(self) -> float:
         return time.perf_counter() - self.started
 
@@ -191,3 +197,11 @@ class Progress:
         """Discard the recorded wait if the call is not done: the rank went on without it."""
         if self.done == inf:
             self.waited_from = inf
+
+    def backward_ends(self) -> None:
+        self.wait_begins()
+        self.at_end_of_backward = True
+
+    def backward_ended(self) -> None:
+        self.wait_ends()
+        self.at_end_of_backward = False

@@ -23,6 +23,8 @@ from .call import Call
 from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits
 
+LOOK = 2.0  # seconds between two looks for ranks that wait in C++ and cannot report it
+HELD = 3.0  # seconds after which such a rank waits, and does not only come through
 SETTLE = 0.3  # seconds after a fault in which the other ranks may reach their next wait, or fail too
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from ...meter import is_learners, storage_of, tensors_in
-from ..learner_code import receiver_of_work
+from ..learner_code import is_of_ddp, receiver_of_work
 from ..torch_hooks import private
 from .call import Call, Progress
 from .values import NamedTensor
@@ -57,6 +57,7 @@ class LocalCall:
     error: Exception | None = None  # with which the backend refused the call
     future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
     arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
+    waits: bool = True  # the rank waits in it, or in C++ that has made it
     receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
     _modes: _Modes = field(default_factory=_Modes.here)
     _identity: Identity | None = None
@@ -76,10 +77,11 @@ class LocalCall:
         """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
         `identity`, and calls `on_arrival` with this call, unless there was an error."""
         progress = self.progress
-        in_backward = private.at_end_of_backward(progress.wait_begins, progress.wait_ends)
+        in_backward = private.at_end_of_backward(progress.backward_ends, progress.backward_ended)
         receiver = receiver_of_work()
         if not in_backward and receiver is None:
             progress.waited_from = self.call.issued
+        self.waits = receiver is None and not in_backward and is_of_ddp()
         progress.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
         self.arrived = self.future.then(partial(self._delivered, on_arrival))

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ...meter import MemoryMeter, SourceLine, unwatched
+from ..learner_code import in_cpp_of_backward
 from ..torch_hooks import default_group, private
 from .call import Call, Progress
 from .fault import Stopped
@@ -102,6 +103,18 @@ class InterposedRank:
     def delivering(self) -> bool:
         """Return whether a result is being delivered to the rank, which may have left without waiting for it."""
         return any(call.delivering for call in self.recorder.made)
+
+    def held_by(self, seconds: float) -> LocalCall | None:
+        """Return a call for which DDP's C++ has waited for `seconds` at the end of a backward pass; None if there is
+        none.
+
+        The rank cannot report that wait. After seconds it is certain: the end of a backward pass takes no time, unless
+        a callback runs, whose Python code would be on the stack, or the result of a call is still on its way.
+        """
+        ended = [one for one in list(self._promised) if one.progress.at_end_of_backward]
+        if any(one.execute is None or one.progress.waited_for < seconds for one in ended):
+            return None
+        return ended[0] if ended and in_cpp_of_backward(self.recorder.thread) else None
 
     # -- for interposer and dispatch -----------------------------------------------------------------------------
 

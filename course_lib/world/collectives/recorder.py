@@ -28,7 +28,7 @@ class CallRecorder:
     def __init__(self, rank: int, started: float, thread: threading.Thread) -> None:
         self.made: list[Progress] = []
         self.keeps_values = False
-        self._rank, self._started, self._thread = rank, started, thread
+        self._rank, self._started, self.thread = rank, started, thread
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._lock = threading.RLock()  # callbacks make calls on threads of their own
 
@@ -73,7 +73,7 @@ class CallRecorder:
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""
         stack = learner_lines()
-        line = in_program(stack) or learner_line(self._thread)
+        line = in_program(stack) or learner_line(self.thread)
         return Call(
             variant=variant,
             rank=self._rank,

@@ -88,8 +88,10 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         "find an order of calls in which each rank's next partner is ready for it, and look for a call that some ranks "
         "left out."
     )
-    if any(call.op == "new_group" for call in calls):
+    if all(call.op == "new_group" for call in calls):
         advice = NEW_GROUP
+    elif any(call.op == "new_group" for call in calls):
+        advice = f"{SAME_CALLS} new_group is such a call, also on the ranks outside the group."
     elif len(messages) == len(calls):
         advice = f"{_ORDER} If that does not help, {_PARTNERS}"
         blocking = any(call.inside.startswith(call.op) for call in messages)

@@ -66,7 +66,8 @@ def layout(calls: Sequence[Sequence[Call]], results: Sequence[Any]) -> Layout:
     table += [(f"{name} and {len(more)} more" if more else name, *row) for row, (name, *more) in rows.items()]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    if not any(call.values for theirs in calls for call in theirs):
+    made = [call for theirs in calls for call in theirs if call.op in _MEANT]
+    if made and not any(call.values for call in made):
         lines.append("To compare the tensors of collectives too, make the world with World(…, replay=True).")
     found = Layout("\n".join(lines))
     found.rows = table[1:]

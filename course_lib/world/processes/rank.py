@@ -79,6 +79,11 @@ class ProcessRank(InterposedRank):
             self._open.pop(index)
             self._changed.notify_all()
 
+    def look(self, seconds: float) -> None:
+        """Report a call for which the rank has waited in C++ for `seconds`, if it can make no other."""
+        held = None if self.done.is_set() or self.threads.may_call else self.held_by(seconds)
+        self._send("looked", None if held is None else held.ticket)
+
     def stop(self, _: None) -> None:
         """Report where the rank is, and stop it: the run is over."""
         self._send("located", position_of(threading.main_thread()))
@@ -157,7 +162,7 @@ class ProcessRank(InterposedRank):
             if self.stopping:
                 raise Stopped
             self._open[local.ticket] = local
-        self._send("called", local.ticket, local.call, local.future is None and self._blocked, True)
+        self._send("called", local.ticket, local.call, local.waits and self._blocked, True)
 
     def wait_for(self, local: LocalCall) -> None:
         if local.future is not None and local.ticket in self._open and self._blocked:

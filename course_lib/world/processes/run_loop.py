@@ -16,7 +16,7 @@ from typing import Any
 
 from ...meter import SourceLine
 from ..collectives.call import Call
-from ..collectives.coordinator import SETTLE, Coordinator
+from ..collectives.coordinator import HELD, LOOK, SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
 from ..learner_code import source_line_in_dump
@@ -57,6 +57,8 @@ class RunLoop:
         self._signalled: set[int] = set()  # such a rank may finish, and die afterwards
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
+        self._next_look = time.monotonic() + LOOK
+        self._asked: set[int] = set()  # the ranks that have not answered the last look
         self._selector = selectors.DefaultSelector()
         ranks_of: dict[Any, list[int]] = defaultdict(list)
         for rank, process in enumerate(processes):
@@ -81,7 +83,18 @@ class RunLoop:
                 if time.monotonic() > self._deadline and not self.coordinator.over:
                     self.coordinator.fail("timeout")
             else:
+                self._look()
                 self._read(POLL)
+
+    def _look(self) -> None:
+        """Ask the ranks that run whether they wait in C++. A rank that does not answer is not asked again."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK
+        for rank, state in enumerate(self.coordinator.states):
+            if state is State.RUNNING and rank not in self._asked:
+                self._asked.add(rank)
+                self._processes[rank].send("look", HELD)
 
     def end(self) -> None:
         """Find out where ranks are after a fault, and stop them. Kill the ranks that do not stop."""
@@ -162,6 +175,11 @@ class RunLoop:
 
     def waits(self, rank: int, index: int) -> None:
         self.coordinator.wait(rank, self._calls[rank, index])
+
+    def looked(self, rank: int, index: int | None) -> None:
+        self._asked.discard(rank)
+        if index is not None:
+            self.waits(rank, index)
 
     def refused(self, rank: int, index: int, reason: str) -> None:
         self.coordinator.refused(self._calls[rank, index], (rank,), reason)

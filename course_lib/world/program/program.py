@@ -10,6 +10,7 @@ import re
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class Program:
     @property
     def asks_for_gpus(self) -> bool:
         """Whether the program's file or its arguments name something that may need GPUs."""
-        return bool(_ASKS.search(b" ".join([self.source, *map(str.encode, self.arguments)])))
+        return bool(_ASKS.search(b" ".join([self.source, *map(os.fsencode, self.arguments)])))
 
     # -- in this process -----------------------------------------------------------------------------------------
 
@@ -201,8 +202,15 @@ class Program:
                 if _is_thread() or not is_learners(sys._getframe(1).f_code):
                     return register(function, *args, **kwargs)
                 calls.append(call := partial(function, *args, **kwargs))
-                end.callback(lambda: call in calls and call())
+                end.callback(called, call)
                 return function
+
+            def called(call: partial[Any]) -> None:
+                try:
+                    if call in calls:
+                        call()
+                except Exception:  # as in Python, it ends nothing
+                    traceback.print_exc()
 
             def not_at_end(function: Any) -> None:
                 calls[:] = [call for call in calls if call.func != function]

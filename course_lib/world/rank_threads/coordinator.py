@@ -38,6 +38,8 @@ class ThreadCoordinator(Coordinator):
             self._join(rank, pending, call, local.start)
             if pending.broken:
                 self.wait(rank, pending)
+            elif local.waits and local.future is not None:  # in C++, for the future
+                self.waits_in_cpp(rank, pending)
 
     def wait_for(self, local: LocalCall) -> None:
         with self.changed:
@@ -63,6 +65,10 @@ class ThreadCoordinator(Coordinator):
                     local.call_off()
             for gate in self._gates.values():
                 gate.notify_all()
+
+    def waits_in_cpp(self, rank: int, pending: PendingCall) -> None:
+        """Record that `rank` waits in C++."""
+        super().wait(rank, pending)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

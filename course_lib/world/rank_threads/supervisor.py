@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..collectives.coordinator import SETTLE
+from ..collectives.coordinator import HELD, LOOK, SETTLE
 from ..collectives.fault import Fault, RankReport, State
 from ..learner_code import importing, position_of, stack_of
 from ..torch_hooks import gloo, private
@@ -32,7 +32,7 @@ def run_ranks(
     """
     for rank in ranks:
         rank.start()
-    _supervise(coordinator, timeout, late, lambda: None if lines.every else _show(ranks, lines))
+    _supervise(coordinator, ranks, timeout, late, lambda: None if lines.every else _show(ranks, lines))
     by_number = {rank.rank: rank for rank in ranks}
     reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
     _close_groups(coordinator, ranks)
@@ -64,10 +64,17 @@ def _end(
     return reports
 
 
-def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any], show: Callable[[], None]) -> None:
+def _supervise(
+    coordinator: ThreadCoordinator,
+    ranks: Sequence[RankThread],
+    timeout: float,
+    late: list[Any],
+    show: Callable[[], None],
+) -> None:
     """Wait until the run is over, and `show` its output. Fail it after `timeout` seconds, or when `late` holds an
     interrupt."""
     deadline = time.monotonic() + timeout
+    next_look = time.monotonic() + LOOK
     with coordinator.changed:
         while not coordinator.over:
             left = deadline - time.monotonic()
@@ -78,6 +85,16 @@ def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any], 
             else:
                 coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
                 show()
+                if time.monotonic() > next_look:
+                    next_look = time.monotonic() + LOOK
+                    _look(coordinator, ranks)
+
+
+def _look(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
+    """Record which ranks wait in C++."""
+    for rank in ranks:
+        if coordinator.states[rank.rank] is State.RUNNING and (held := rank.held_by(HELD)):
+            coordinator.waits_in_cpp(rank.rank, held.ticket)
 
 
 def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:

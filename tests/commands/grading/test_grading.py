@@ -261,12 +261,13 @@ def test_a_process_that_uses_too_much_memory_is_ended() -> None:
 
 @pytest.mark.slow
 def test_an_endless_cell_is_stopped_and_the_next_one_runs(write: Write) -> None:
-    endless = write("endless", "import time\nwhile True: time.sleep(1)", "1 / 0")
+    endless = write("endless", "import time\nwhile True: time.sleep(1)", "'half an emoji: HALF'", "1 / 0")
+    endless.write_text(endless.read_text().replace("HALF", r"\ud83d"))
     (one,) = grade([endless], Limits(turn_seconds=3))
-    assert one.remarks == (
-        "code cell 1 raised KeyboardInterrupt: it was stopped after 3 s",
-        "code cell 2 raised ZeroDivisionError: division by zero",
-    )
+    stopped, half, divided = one.remarks
+    assert stopped == "code cell 1 raised KeyboardInterrupt: it was stopped after 3 s"
+    assert half.startswith("code cell 2 raised UnicodeEncodeError: 'utf-8' codec can't encode character")
+    assert divided == "code cell 3 raised ZeroDivisionError: division by zero"
     assert one.ended.startswith("there is no exercise in it")
 
 

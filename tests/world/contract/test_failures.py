@@ -826,6 +826,40 @@ def calls_in_a_part_of_the_ranks_on_one_of_them() -> None:
     dist.barrier()
 
 
+@fails("deadlock", ranks=2)
+def makes_a_group_while_ddp_waits_in_backward() -> None:
+    """deadlock: both ranks wait for each other
+      rank 0 waited in all_reduce #3 at test_failures.py line _, in makes_a_group_while_ddp_waits_in_backward:
+            model(torch.ones(1, 1)).backward()
+      rank 1 waited in new_group([0, 1]) at test_failures.py line _, in makes_a_group_while_ddp_waits_in_backward:
+            dist.new_group([0, 1])
+      calls of all_reduce at test_failures.py line _ until then: rank 0: 3; rank 1: 2
+    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
+            `except` that only some ranks meet, or for a loop that is longer on some ranks. new_group is such a call,
+            also on the ranks outside the group.
+    """
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    for _ in range(3 - rank()):
+        model(torch.ones(1, 1)).backward()
+    dist.new_group([0, 1])
+
+
+@fails("deadlock", ranks=2)
+def makes_a_group_while_ddp_waits_in_its_constructor() -> None:
+    """deadlock: both ranks wait for each other
+      rank 0 waited in all_gather #1 at test_failures.py line _, in makes_a_group_while_ddp_waits_in_its_constructor:
+            DistributedDataParallel(torch.nn.Linear(1, 1))
+      rank 1 waited in new_group([0, 1]) at test_failures.py line _, in
+            makes_a_group_while_ddp_waits_in_its_constructor:  dist.new_group([0, 1])
+    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
+            `except` that only some ranks meet, or for a loop that is longer on some ranks. new_group is such a call,
+            also on the ranks outside the group.
+    """
+    if rank() == 0:
+        DistributedDataParallel(torch.nn.Linear(1, 1))
+    dist.new_group([0, 1])
+
+
 @fails("mismatch")
 def does_not_make_a_group_of_others() -> None:
     """the ranks disagree about the members in new_group([0, 1]): ranks 0, 1: [0, 1]; rank 2: [0, 2]
@@ -896,8 +930,16 @@ def check(world, program, kind, first, ranks) -> None:
     assert first in (None, error.rank)
 
 
+@pytest.fixture
+def looks_often(monkeypatch) -> None:
+    """Find waits in C++ sooner, which ranks cannot report."""
+    for module in (run_loop, supervisor):
+        monkeypatch.setattr(module, "LOOK", 0.1)
+        monkeypatch.setattr(module, "HELD", 0.4)
+
+
 @pytest.mark.parametrize(("program", "kind", "first", "ranks"), PROGRAMS)
-def test_the_whole_message(local_world, program, kind, first, ranks) -> None:
+def test_the_whole_message(local_world, looks_often, program, kind, first, ranks) -> None:
     check(local_world, program, kind, first, ranks)
 
 
@@ -907,3 +949,28 @@ OF_EACH_KIND = {program.values[1]: program for program in PROGRAMS}
 @pytest.mark.parametrize(("program", "kind", "first", "ranks"), OF_EACH_KIND.values())
 def test_the_whole_message_of_each_kind_on_several_machines(far_world, program, kind, first, ranks) -> None:
     check(far_world, program, kind, first, ranks)
+
+
+def computes_at_the_end_of_backward() -> None:
+    work = []
+
+    def end() -> None:
+        time.sleep(1.0)  # a checkpoint, while the other rank waits
+
+    def average(grad: torch.Tensor) -> None:
+        work.append(dist.all_reduce(grad.clone(), async_op=True))
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+
+    if rank() == 0:
+        weight = torch.ones(2, requires_grad=True)
+        weight.register_hook(average)
+        weight.sum().backward()
+    dist.new_group([0, 1])
+    if rank() == 1:
+        work.append(dist.all_reduce(torch.ones(2), async_op=True))
+    work[0].wait()
+
+
+def test_a_rank_that_computes_at_the_end_of_backward_waits_for_nobody(local_world, looks_often) -> None:
+    """Its call is open, and its peer waits for a different call: only that no callback runs makes a deadlock of it."""
+    local_world(2, timeout=30).run(computes_at_the_end_of_backward)

@@ -67,6 +67,7 @@ def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
     def program():
         rank = dist.get_rank()
         torch.cuda.set_device(rank)
+        torch.cuda.set_device(-1)  # changes nothing
         here = torch.device("cuda", rank)
         made = [
             torch.zeros(3, device=rank),

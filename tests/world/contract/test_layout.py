@@ -229,11 +229,16 @@ def test_layouts_follow_from_the_calls(local_world) -> None:
 
 
 def test_results_are_compared_without_a_replay_too(local_world) -> None:
-    run = local_world(2).run(lambda: [torch.ones(3, 2).t(), {"mine": torch.tensor(rank()), "sparse": SPARSE}])
-    text = str(run.layout())
+    def program(*, calls: bool = False):
+        if calls:
+            dist.all_reduce(torch.ones(1))
+        return [torch.ones(3, 2).t(), {"mine": torch.tensor(rank()), "sparse": SPARSE}]
+
+    text = str(local_world(2).run(program).layout())
     assert "sparse" not in text  # it is not compared
     assert "returned  0               Replicate\n" in text and "1.mine          Varying" in text
-    assert text.endswith("make the world with World(…, replay=True).")
+    assert "replay" not in text  # there are no calls to compare
+    assert str(local_world(2).run(program, calls=True).layout()).endswith("make the world with World(…, replay=True).")
 
 
 def trains_with(stage):

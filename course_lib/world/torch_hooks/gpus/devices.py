@@ -48,8 +48,10 @@ class Gpus:
         return Device("cuda", self._set.get(rank, self._named.get(rank, 0)))
 
     def choose(self, device: Any) -> int:
-        """Make a GPU the rank's current one. Return the number of the one before."""
-        before, number = self.current, self.number(device)
+        """Make a GPU the rank's current one. Return the number of the one before. As in torch, a negative number
+        changes nothing."""
+        before, ignored = self.current, isinstance(device, int) and device < 0
+        number = None if ignored else self.number(device)
         if number is not None:
             self._set[interposer.current()] = number
         return before
