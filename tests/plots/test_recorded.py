@@ -52,3 +52,14 @@ def test_of_a_gpu_the_rows_of_the_gpu_are_recorded() -> None:
     spans = engines.spans([*events, {"ph": "M", "name": "process_name"}])
 
     assert spans == {"computed": [(0, 2e-6)], "in_flight": [(1e-6, 5e-6), (2e-6, 5e-6)]}
+
+
+def test_the_share_of_time_leaves_out_gaps_too_small_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [(start * 1e-4, start * 1e-4 + 1e-6) for start in range(10_000)]
+    record = {"card": "GPU", "computed": kernels, "in_flight": [], "held_bytes": []}
+    (tmp_path / "Stage3.json").write_text(json.dumps(record))
+    monkeypatch.setattr(recorded, "RECORDS", tmp_path)
+    line = SimpleNamespace(computed=[SimpleNamespace(start=0.0, end=1.0)], in_flight=[])
+    world = SimpleNamespace(run=lambda *_: SimpleNamespace(timeline=[line]))
+
+    assert "GPU, computed: 1 %" in plot_recorded(world, recorded_steps, "Stage3", "timeline").text

@@ -64,9 +64,10 @@ def _timelines(ranks: dict[str, Sequence[Spans]]) -> Picture:
         scale = WIDTH / seconds
         canvas.title(f"{title}, {duration(seconds)}")
         for (what, colour), spans in zip(COLOURS.items(), rows, strict=True):
-            parts = merged((SimpleNamespace(start=begin, end=end) for begin, end in sorted(spans)), 0.5 / scale)
-            for begin, end, _ in parts:
+            intervals = [SimpleNamespace(start=begin, end=end) for begin, end in sorted(spans)]
+            for begin, end, _ in merged(intervals, 0.5 / scale):
                 canvas.rect((begin - start) * scale, canvas.y + 4, (end - begin) * scale, 16, colour)
             canvas.y += 20
-            lines.append(f"{title}, {what}: {percent(sum(end - begin for begin, end, _ in parts) / seconds)}")
+            busy = sum(end - begin for begin, end, _ in merged(intervals, 0))
+            lines.append(f"{title}, {what}: {percent(busy / seconds)}")
     return canvas.picture(f"Shares of the time. {'; '.join(lines)}.", "\n".join(lines))
