@@ -49,8 +49,8 @@ def test_the_kit_runs_alone_marks_a_gpus_figures_as_absent_and_goes_on_after_a_f
     with (kit / "benchmarks/gpu/checks.py").open("a") as file:
         file.write("its = links\n\ndef links(out):\n    return {'broken': lambda: 1 / 0} | dict(its(out))\n")
     environment = os.environ | {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
-    command = ["bash", str(kit / "run-gpu-checks.sh"), "out", "--only", "links"]
-    done = subprocess.run(command, cwd=kit.parent, env=environment, capture_output=True)
+    command = ["bash", str(kit / "run-gpu-checks.sh"), str(kit.parent / "out"), "--only", "links"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
 
     results = json.loads((kit.parent / "out/results.json").read_text())
     broken, absent, measured, *_ = results["steps"]["links"]
@@ -67,3 +67,31 @@ def test_a_job_for_which_no_time_is_left_is_not_begun(tmp_path: Path, monkeypatc
     assert gpu_checks.run(["links"], tmp_path) == 1
     (late,) = json.loads((tmp_path / "results.json").read_text())["steps"]["links"]
     assert late["absent"] == "TimeoutError: not begun, because the step's time was over"
+
+
+def test_the_page_says_what_the_record_has() -> None:
+    record = json.loads((ROOT / "benchmarks/gpu/records/nvidia-h200/results.json").read_text(encoding="utf-8"))
+    more, less = {}, {}  # than the meter or the plan: in the figure's unit, and as a share
+    for step in ("engines", "recipe", "gpt"):
+        for figure in record["steps"][step]:
+            if figure["value"] is not None:
+                beside = next(iter(figure["beside"].values()))
+                more[figure["what"]], less[figure["what"]] = figure["value"] - beside, 1 - figure["value"] / beside
+    steps = [value for what, value in more.items() if what.endswith("held after step")]
+    recipe = [value for what, value in more.items() if "until" in what and "foreach" in what and "model" not in what]
+    peaks = [100 * value for what, value in less.items() if what.endswith("peak")]
+    faster = [-100 * value for what, value in less.items() if "1.3 B" in what and "compiled=False: speed" in what]
+
+    page = " ".join((ROOT / "docs/gpu.md").read_text(encoding="utf-8").split())
+    for phrase in (
+        f"every engine holds {min(steps):.0f} to {max(steps):.0f} MB more than the meter counts",
+        f"Later peaks are {min(recipe):.0f} to {max(recipe):.0f} MB higher",
+        f"Peaks are {max(peaks):.1f} % lower to {-min(peaks):.1f} % higher",
+        f"the larger model is {min(faster):.0f} % to {max(faster):.0f} % faster",
+        f"FSDP2 held {more['FSDP2, ranks: 1: most until backward']:.0f} MB more",
+        f"`Stage2` on two ranks {more['Stage2, ranks: 2: most until backward']:.0f} MB",
+    ):
+        assert phrase in page
+    slower = [value for what, value in less.items() if "0.35 B" in what and "compiled=False: speed" in what]
+    assert min(slower) > 0.5  # more than twice the time
+    assert [value for what, value in more.items() if "model is made" in what] == [0.0] * 4
