@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def run(steps: list[str], out: Path) -> int:
             except Exception as error:  # of whatever kind: the next job is run
                 figures.append(Figure(what=job, absent=f"{type(error).__name__}: {error}"))
                 failed += 1
-            text = json.dumps(results, indent=1, ensure_ascii=False, default=asdict)
+            text = json.dumps(results, indent=1, ensure_ascii=False, default=lambda figure: figure.record)
             (out / "results.json").write_text(text, encoding="utf-8")
             (out / "results.md").write_text(f"{page}## {step}\n\n{markdown(figures)}\n", encoding="utf-8")
         page += f"## {step}\n\n{markdown(figures)}\n\n"

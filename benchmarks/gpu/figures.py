@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +30,11 @@ class Figure:
         if self.value is None:
             return f"absent: {self.absent}"
         return self.value if isinstance(self.value, str) else f"{self.value:,.4g} {self.unit}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What results.json has of it: why it is absent only if it is."""
+        return {name: value for name, value in asdict(self).items() if name != "absent" or self.value is None}
 
 
 Jobs = Mapping[str, Callable[[], Iterable[Figure]]]
