@@ -32,15 +32,14 @@ def engine(engine_class: Any, **options: Any) -> Callable[[nn.Module], Made]:
     return make
 
 
-def kept_after_forward(model: nn.Module) -> Made:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for unit in (*model.children(), model):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=False)
-    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+def fsdp2(units: Callable[[nn.Module], Iterable[nn.Module]] = nn.Module.children, **options: Any) -> Any:
+    def make(model: nn.Module) -> Made:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for unit in (*units(model), model):
+            fully_shard(unit, mesh=mesh, **options)
+        return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
-
-def no_units(model: nn.Module) -> Iterable[nn.Module]:
-    return []
+    return make
 
 
 def two_steps(make: Callable[[nn.Module], Made], rows: int, save: bool) -> int:
@@ -59,12 +58,13 @@ def two_steps(make: Callable[[nn.Module], Made], rows: int, save: bool) -> int:
 
 STAGE_3 = engine(zero.Stage3, units=list)
 MEASURED: dict[str, tuple[Callable[[nn.Module], Made], bool]] = {
-    "stage 2": (engine(zero.Stage2), False),
-    "stage 3, each layer a unit": (STAGE_3, False),
-    "all layers in one unit": (engine(zero.Stage3, units=no_units), False),
-    "units kept whole after forward": (kept_after_forward, False),
-    "all units gathered ahead": (engine(zero.Stage3, units=list, prefetch=8), False),
-    "then `state_dict()` on every rank": (STAGE_3, True),
+    "`zero.Stage2`": (engine(zero.Stage2), False),
+    "`zero.Stage3`, each layer a unit": (STAGE_3, False),
+    "FSDP2, each layer a unit": (fsdp2(), False),
+    "FSDP2, all layers in one unit": (fsdp2(lambda model: []), False),
+    "FSDP2, units kept whole after forward": (fsdp2(reshard_after_forward=False), False),
+    "`zero.Stage3`, all units gathered ahead": (engine(zero.Stage3, units=list, prefetch=8), False),
+    "`zero.Stage3`, then `state_dict()` on every rank": (STAGE_3, True),
 }
 
 

@@ -93,8 +93,8 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
     Question(id="pretended", ask=Choice.read("""
         A program runs on pretended GPUs. Which of its numbers are those of a real GPU?
 
-        - [x] The bytes that it holds on the GPU
-          > They are counted from its tensors, and rounded as CUDA's allocator does.
+        - [x] The bytes of its tensors on the GPU
+          > They are rounded as CUDA's allocator does. What libraries work in is not counted: for cuBLAS, 67 MB on an H200.
         - [ ] The seconds of a step
           > The CPU computes. Measure seconds on the GPUs that you will use.
         - [ ] The bytes and the seconds
