@@ -232,8 +232,8 @@ class _Step:
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
         late = self.settings.whole_gradients if self.settings.stage >= 2 else self.settings.reductions == 1
-        if not self.last and late:
-            return
+        if not self.last and (late or self.settings.micro_batches == 1):
+            return  # of one micro-batch, all stages of a pipeline reduce at once, after the last one's backward
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced
         if self.settings.engine == "zero" and self.settings.stage == 1 and not last:

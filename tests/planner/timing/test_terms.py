@@ -374,6 +374,14 @@ def test_only_the_first_forward_hides_the_gather_of_updated_parameters(stage: in
     assert line.busy(COMPUTE) == pytest.approx(line.seconds - 2)
 
 
+def test_one_micro_batch_in_a_pipeline_waits_for_no_reductions() -> None:
+    """Stages of 8 layers reduce side by side after their backward: one more micro-batch takes longer, not shorter."""
+    given = {"model": "llama3-70b", "world_size": 64, "pipeline_parallel": 8, "stage": 3, "engine": "torch"}
+    one, two = (plan(**given, attention="flash", micro_batches=count).step_seconds("h100-ethernet") for count in (1, 2))
+
+    assert one < two
+
+
 def test_even_a_single_micro_batch_waits_for_the_other_stages() -> None:
     machine = replace(IDLE, fast_flops=1000, achievable=0.5, attention=0.25)
     line = planned(world_size=2, pipeline_parallel=2).timeline(machine)
