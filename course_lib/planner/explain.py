@@ -103,6 +103,8 @@ def notes(plan: Plan) -> Iterator[str]:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
     if settings.fp8 != "none":
         yield "MFU, the model FLOPs utilization, is of the machine's peak in bf16."
+    if settings.fp8 == "gathers" and settings.stage == 3 and not plan.model.units:
+        yield "All is gathered in 16 bits: a number does not say which parameters are in matrices."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
         yield (f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM needs a "
                "--pipeline-model-parallel-layout for this.")  # fmt: skip
