@@ -103,6 +103,9 @@ def notes(plan: Plan) -> Iterator[str]:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
     if settings.fp8 != "none":
         yield "MFU, the model FLOPs utilization, is of the machine's peak in bf16."
+    if settings.lora_rank and (settings.shards > 1 or settings.offload):
+        yield ("Published runs of adapters with sharded or offloaded states held 0.7 to 1.9 times the planned memory: "
+               "see docs/limits.md.")  # fmt: skip
     if settings.fp8 == "gathers" and settings.stage == 3 and not plan.model.units:
         yield "All is gathered in 16 bits: a number does not say which parameters are in matrices."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):

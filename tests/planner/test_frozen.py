@@ -82,6 +82,16 @@ def test_tensor_parallel_ranks_cut_the_columns_of_the_matrices_that_end_a_block(
     assert [shape for shape in layer if len(shape) > 1] == [(60, 100), (100, 20), (60, 100), (100, 60)]
 
 
+@pytest.mark.parametrize(
+    ("given", "far"), [({}, False), ({"world_size": 2}, False), ({"world_size": 2, "stage": 3}, True)]
+)
+def test_the_memory_of_sharded_adapters_has_a_caution(given: dict[str, int], far: bool) -> None:
+    assert (
+        "held 0.7 to 1.9 times the planned memory: see docs/limits.md."
+        in repr(plan(model=SMALL, sequence=10, lora_rank=4, **given))
+    ) == far
+
+
 def test_litgpts_adapters() -> None:
     """Rank 8 on queries and values of Llama 2 7B: 4,194,304 trained parameters (LitGPT, resource tables)."""
     assert 32 * 2 * 8 * (4096 + 4096) == 4_194_304
