@@ -80,7 +80,7 @@ def header(plan: Plan) -> Iterator[str]:
     model, known = plan.model, plan.model.transformer
     active = f", {model.params - known.idle:,} for each token" if known and known.idle else ""
     usual = [f"{name}={value}" for name, value in assumed(plan.settings).items()]
-    yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
+    yield f"{model.name}: {model.params:,} parameter{'s' * (model.params != 1)}{active}; {how(plan.settings)}."
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
     yield from notes(plan)
 
