@@ -14,7 +14,7 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan, Settings
-from ..planner.explain import assumed, band, notes
+from ..planner.explain import assumed, band, notes, verdict
 from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
 from ..planner.training.checks import PlanError
 
@@ -170,7 +170,8 @@ def _most(planned: Plan, gpu: str) -> Iterator[str]:
     if planned.model.transformer:
         batch, longest = planner.largest_batch(planned, machine), planner.longest_sequence(planned, machine)
         fits = f"The largest micro-batch that fits has {planner.count(batch, 'sequence')}."
-        yield fits if batch else "Not even one sequence fits."
+        one = verdict(replace(planned, settings=replace(planned.settings, batch=1)), machine)
+        yield fits if batch else f"Not even one sequence {'is sure to fit' if one == 'may fit' else 'fits'}."
         if longest:
             limit = ", the most that the model was made for" if longest == planned.model.transformer.context else ""
             yield f"The longest sequence that fits has {longest} tokens{limit}."

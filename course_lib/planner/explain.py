@@ -82,7 +82,7 @@ def header(plan: Plan) -> Iterator[str]:
     model, known = plan.model, plan.model.transformer
     active = f", {model.params - known.idle:,} for each token" if known and known.idle else ""
     usual = [f"{name}={value}" for name, value in assumed(plan.settings).items()]
-    yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
+    yield f"{model.name}: {model.params:,} parameter{'s' * (model.params != 1)}{active}; {how(plan.settings)}."
     yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
     yield from notes(plan)
 
@@ -105,6 +105,11 @@ def notes(plan: Plan) -> Iterator[str]:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
     if settings.fp8 != "none":
         yield "MFU, the model FLOPs utilization, is of the machine's peak in bf16."
+    if settings.lora_rank and (settings.shards > 1 or settings.offload):
+        yield ("Published runs of adapters with sharded or offloaded states held 0.7 to 1.9 times the planned memory: "
+               "see docs/limits.md.")  # fmt: skip
+    if settings.fp8 == "gathers" and settings.stage == 3 and not plan.model.units:
+        yield "All is gathered in 16 bits: a number does not say which parameters are in matrices."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
         yield (f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM needs a "
                "--pipeline-model-parallel-layout for this.")  # fmt: skip

@@ -1,7 +1,8 @@
 """The plan of a training: its cost for each rank, in bytes held, bytes sent and seconds.
 
-States and bytes sent are exact, to the byte, wherever the shapes are known. Peaks are formulas: `validate()` compares
-them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
+States and bytes sent follow from the shapes, to the byte, wherever these are known. Shapes of some config.json lack
+a few vectors: see docs/limits.md. Peaks are formulas: `validate()` compares them with published runs on GPUs. Memory
+that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
 from dataclasses import dataclass, fields, replace

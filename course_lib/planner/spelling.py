@@ -45,7 +45,7 @@ def read(name: str, text: str) -> Any:
     kind, option = str(SETTINGS[name].type), SHORT.get(name, flag(name))
     text = text.lower().replace("bfloat16", "bf16")
     if "Collection" in kind:
-        return () if text == "none" else tuple(map(str.strip, text.split(",")))
+        return () if text == "none" else tuple(dict.fromkeys(map(str.strip, text.split(","))))
     words: dict[str, Any] = {"yes": True, "no": False} if "bool" in kind else {}
     words |= {"none": None} if "None" in kind else {}
     if text in words or "str" in kind:

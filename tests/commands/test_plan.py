@@ -118,6 +118,16 @@ def test_what_no_number_of_gpus_fits_gets_advice(course) -> None:  # type: ignor
     assert "nodes of 8x H200 over InfiniBand" in course("llama3-70b --gpu h200 --gpus 16")
 
 
+def test_what_may_fit_is_not_sure_to_fit(course) -> None:  # type: ignore[no-untyped-def]
+    assert "Not even one sequence is sure to fit." in course("llama3-8b --gpus 8 --sequence 10240")
+    assert "Not even one sequence fits." in course("llama3-8b --gpus 8 --sequence 12288")
+
+
+def test_a_state_named_twice_is_offloaded_once(course) -> None:  # type: ignore[no-untyped-def]
+    assert "adam, optimizer on the host." in course("7b --offload optimizer,optimizer")
+    assert course("--params 1").partition("a model: ")[2].startswith("1 parameter; ")
+
+
 @pytest.mark.parametrize("given", ["7b", "7B", "7e9", "7000m", "7000000000", "--params 7e9", "--params 7b"])
 def test_a_number_of_parameters_is_planned_too(course, given: str) -> None:  # type: ignore[no-untyped-def]
     text = course(f"{given} --gpus 4")

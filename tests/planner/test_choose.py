@@ -120,12 +120,12 @@ def test_long_sequences_are_cut_too() -> None:
     assert (short, long, longer) == ({1}, {1, 2, 4}, {1, 2, 4, 8, 16})
 
 
-def test_ways_whose_groups_do_not_fit_the_nodes_are_left_out() -> None:
-    """192 GPUs in racks of 64: two stages of 96 ranks fill no whole racks."""
+def test_ways_whose_stages_fill_no_whole_nodes_are_tried() -> None:
+    """192 GPUs in racks of 64: two stages of 96 ranks."""
     ranked = choose("llama3-8b", "gb200-nvl72", world_size=192, checkpointing="none", context_parallel=1).ranked
     ways = {(c.plan.settings.tensor_parallel, c.plan.settings.pipeline_parallel) for c in ranked}
 
-    assert (1, 1) in ways and (1, 2) not in ways
+    assert {(1, 1), (1, 2), (4, 8)} <= ways
 
 
 def test_what_is_given_is_tried_although_it_hardly_wins() -> None:

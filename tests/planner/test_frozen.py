@@ -50,6 +50,48 @@ def test_adapters_are_beside_the_model() -> None:
     assert held["states of adam"] == 8 * 2 * ADAPTERS
 
 
+@pytest.mark.parametrize(("tensor", "params"), [(1, 207_093_760), (2, 140_247_040), (4, 106_823_680), (8, 90_112_000)])
+def test_tensor_parallel_ranks_cut_one_of_an_adapters_two_matrices(tensor: int, params: int) -> None:
+    """Of a matrix whose rows are cut, the first adapter is whole; of one whose columns are cut, the second.
+
+    Llama 3 70B, rank 16, 80 layers: queries, keys, values, gate and up, then the attention's projection and down.
+    """
+    h, kv, f = 8192, 1024, 28672
+    rows = sum(h + out / tensor for out in (h, kv, kv, f, f))
+    assert 16 * 80 * (rows + (h / tensor + h) + (f / tensor + h)) == params
+    cut = plan(model="llama3-70b", lora_rank=16, world_size=tensor, tensor_parallel=tensor)
+
+    assert sum(part.nbytes for part in cut.parts if part.name == "states of adam") == 8 * params
+    assert cut.piece.params == plan(model="llama3-70b", world_size=tensor, tensor_parallel=tensor).piece.params
+
+
+def test_tensor_parallel_ranks_cut_the_columns_of_the_matrices_that_end_a_block() -> None:
+    """SMALL on 5 ranks: 20 of 100 queries, 10 of 50 keys, 60 of 300 inside. Of experts, 4 of them on 4 ranks and 5."""
+    cut = plan(model=SMALL, world_size=5, tensor_parallel=5).piece
+    dense = ((100,), (20, 100), (10, 100), (10, 100), (100, 20), (100,), (60, 100), (60, 100), (100, 60))
+    assert cut.units == (((200, 100), (100,), (200, 100)), dense, dense)
+
+    experts = replace(SMALL, experts=8, chosen=2, shared_ffn=50)
+    unit = plan(model=experts, world_size=10, tensor_parallel=5, expert_parallel=2).piece.units[1]
+    assert unit[4:] == (
+        (100, 20), (100,), (8, 100), (4, 60, 100), (4, 60, 100), (4, 100, 60), (10, 100), (10, 100), (100, 10)
+    )  # fmt: skip
+    gpt = replace(SMALL, gated=False, kv_heads=10, positions=50, tied=True)
+    outer, layer, _ = plan(model=gpt, world_size=5, tensor_parallel=5, sequence=50).piece.units
+    assert outer == ((200, 100), (10, 100), (100,), (100,))
+    assert [shape for shape in layer if len(shape) > 1] == [(60, 100), (100, 20), (60, 100), (100, 60)]
+
+
+@pytest.mark.parametrize(
+    ("given", "far"), [({}, False), ({"world_size": 2}, False), ({"world_size": 2, "stage": 3}, True)]
+)
+def test_the_memory_of_sharded_adapters_has_a_caution(given: dict[str, int], far: bool) -> None:
+    assert (
+        "held 0.7 to 1.9 times the planned memory: see docs/limits.md."
+        in repr(plan(model=SMALL, sequence=10, lora_rank=4, **given))
+    ) == far
+
+
 def test_litgpts_adapters() -> None:
     """Rank 8 on queries and values of Llama 2 7B: 4,194,304 trained parameters (LitGPT, resource tables)."""
     assert 32 * 2 * 8 * (4096 + 4096) == 4_194_304

@@ -146,6 +146,17 @@ def test_fp8_gathers_a_byte_for_each_element_of_a_matrix() -> None:
     assert held[0] - held[1] == 2 * MATRICES
 
 
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("given", [{}, {"trainable": 0.1}])
+def test_a_bare_number_is_gathered_in_16_bits(stage: int, given: dict[str, float]) -> None:
+    bf16, fp8 = (plan(params=7e9, world_size=8, stage=stage, fp8=fp8, **given) for fp8 in ("none", "gathers"))
+
+    assert fp8.parts == bf16.parts
+    assert fp8.collectives == bf16.collectives
+    assert fp8.step_seconds("h100") < bf16.step_seconds("h100")
+    assert ("All is gathered in 16 bits" in repr(fp8)) == (stage == 3)
+
+
 def test_what_has_no_units_for_8_bits_refuses_fp8() -> None:
     with pytest.raises(ValueError, match="fp8 on 8x A100 80GB, NVLink: it has no matrix units for 8 bits"):
         plan(**GIVEN, fp8="matrices").step_seconds("a100")

@@ -106,6 +106,23 @@ def test_the_fewest_ranks_may_lie_between_two_powers_of_two() -> None:
     assert not fits(plan(**given, world_size=fewest - 8), MACHINE)
 
 
+@pytest.mark.parametrize("given", [
+    {"model": "llama3-70b", "world_size": 96, "tensor_parallel": 4, "pipeline_parallel": 8, "micro_batches": 16},
+    {"model": "llama3-8b", "world_size": 24, "tensor_parallel": 4, "pipeline_parallel": 2, "micro_batches": 2},
+    {"model": "llama-13b", "world_size": 32, "pipeline_parallel": 2, "micro_batches": 2},
+])  # fmt: skip
+def test_stages_that_fill_no_whole_nodes_are_timed_as_the_search_recommends_them(given: dict[str, Any]) -> None:
+    """12 ranks, as 1.5 nodes: the step takes about as long as on the next whole number of nodes for each stage."""
+    fewest = fewest_ranks(plan(**given, stage=1, sequence=4096, attention="flash"), MACHINE)
+    stages = given["pipeline_parallel"]
+    seconds = [
+        plan(**given | {"world_size": ranks}, stage=1, sequence=4096, attention="flash").step_seconds(MACHINE)
+        for ranks in (fewest, 12 * stages, 16 * stages)
+    ]
+
+    assert seconds[1] == pytest.approx(seconds[2], rel=0.1)
+
+
 def test_the_cheapest_meets_the_deadline_and_half_the_ranks_do_not() -> None:
     best = cheapest("llama3-8b", MACHINE, tokens=1e12, days=30, sequence=8192)
     ranks = best.plan.settings.world_size

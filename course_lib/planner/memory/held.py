@@ -181,9 +181,12 @@ def _gathered(model: Model, own: Model, width: int, settings: Settings) -> list[
 
 
 def gathered_bytes(model: Model, own: Model, width: int, settings: Settings) -> list[float]:
-    """Return the bytes of each unit as stage 3 gathers it: frozen parameters in their type, matrices perhaps in fp8."""
+    """Return the bytes of each unit as stage 3 gathers it: frozen parameters in their type, matrices perhaps in fp8.
+
+    A bare number does not say what is in matrices: fp8 changes nothing there.
+    """
     sizes = [width * size for size in own.sizes] or [width * own.params]
-    if settings.fp8 == "gathers":
+    if settings.fp8 == "gathers" and own.units:
         sizes = [size - (width - 1) * numel([shape for shape in unit if at and len(shape) > 1])
                  for at, (size, unit) in enumerate(zip(sizes, own.units, strict=True))]  # fmt: skip
     return [a + b for a, b in zip(sizes, frozen_bytes(model, settings), strict=True)]

@@ -84,28 +84,34 @@ class Hardware:
         return self.fast_flops if fast else self.fp32_flops
 
     def shard_group(self, ranks: int) -> Group:
-        """Return the group of `ranks` neighbours, node after node; errors as `replica_group`."""
-        return self.replica_group(1, whole("world_size", ranks))
+        """Return the group of `ranks` neighbours, node after node.
+
+        Raises:
+            ValueError: they fill no whole number of nodes; and as `replica_group`.
+        """
+        ranks = whole("world_size", ranks)
+        group = self.replica_group(1, ranks)
+        if ranks > self.devices and ranks % self.devices:
+            raise PlanError(
+                f"{ranks} ranks on {self.name}: they fill no whole number of nodes of {self.devices} devices. "
+                f"Choose a multiple of {self.devices}."
+            )
+        return group
 
     def replica_group(self, shards: int, replicas: int) -> Group:
         """Return the group of the `replicas` ranks that hold the same one of `shards` shards: every `shards`-th rank.
 
-        If a node has several such groups, they share its network link.
+        If a node has several such groups, they share its network link. A group that fills no whole number of nodes,
+        such as a pipeline stage of 12 ranks, is timed as if its last node were full, which takes a little longer.
 
         Raises:
-            ValueError: they fill no whole number of nodes, there is only one node, or the groups do not fit the nodes
-                evenly.
+            ValueError: there is only one node, or the groups do not fit the nodes evenly.
         """
         ranks, rivals = shards * replicas, min(shards, self.devices)
         if ranks > self.devices and self.network is None:
             raise PlanError(
                 f"{ranks} ranks on {self.name}: that is one node with {self.devices} devices. Choose hardware with a "
                 f"network, such as {', '.join(name for name, h in HARDWARE.items() if h.network)}, or fewer ranks."
-            )
-        if ranks > self.devices and ranks % self.devices:
-            raise PlanError(
-                f"{ranks} ranks on {self.name}: they fill no whole number of nodes of {self.devices} devices. "
-                f"Choose a multiple of {self.devices}."
             )
         if ranks > self.devices and self.devices % rivals:
             raise PlanError(
@@ -116,7 +122,7 @@ class Hardware:
         members = min(replicas, self.devices // rivals)
         across = self.network and replace(self.network, bandwidth=self.network.bandwidth / rivals)
         return Group(
-            members=members, nodes=replicas // members, inside=self.inside, across=across, launch=self.launch,
+            members=members, nodes=-(-replicas // members), inside=self.inside, across=across, launch=self.launch,
             switch=self.switch,
         )  # fmt: skip
 

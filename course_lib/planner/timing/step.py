@@ -4,8 +4,8 @@ Streams: "compute", "communication", "tensor parallel" and "expert parallel" for
 parallel" for keys and values, "pipeline" for sends and waits between stages, and "host" for copies over PCIe, the
 optimizer on the CPU, and a slow CPU's launches. Gradients are reduced while earlier layers are still in backward, stage
 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2 of the paper gather the parameters of the last
-step while the first layers compute. The last micro-batch is scheduled layer by layer; the ones before take as long as
-it does without its reductions.
+step while the first micro-batch's first layers compute. The last micro-batch is scheduled layer by layer; the ones
+before take as long as it does without its reductions, and the first one's forward waits for the gathers as well.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
     if settings.micro_batches > 1 or settings.pipeline_parallel > 1:
         stages = _micro_batch_seconds(model, settings, hardware)
         before = (settings.micro_batches - 1) * stages[settings.pipeline_stage]
-        done = [step.streams.issue(COMPUTE, "earlier micro-batches", before)] if before else []
+        done = [step.earlier(before)] if before else []
         if settings.pipeline_parallel > 1:
             waits = step.streams.issue(PIPELINE, "wait for other stages", waiting_seconds(stages, settings), done)
             step.streams.wait(COMPUTE, [waits])
@@ -109,15 +109,16 @@ class _Step:
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
-        self.gathers_late = settings.engine == "paper" and settings.stage in (1, 2)  # in the next step's forward
+        self.gathers_late = settings.engine == "paper" and settings.stage in (1, 2)  # in the next step's first forward
         kept = self.engine.policy.kept * self.own.params + sum(frozen_bytes(model, settings))
         self.kept = kept / max(1, model.params)  # bytes of a parameter in a shard; a stage may have none
         self.layer_share = 1 / max(1, len(model.units) - 1)
-        self.last = False  # whether the micro-batch that `run` schedules is the last one before the step
+        self.last = False  # whether the micro-batch that is scheduled is the last one before the step
+        self.first = False  # whether it is the first one, after the step before
 
     def run(self, last: bool) -> Timeline:
         """Schedule a micro-batch. After the last, gradients have been reduced, and the optimizer makes its step."""
-        self.last = last
+        self.last, self.first = last, last and self.settings.micro_batches == 1
         self._pass("forward", work.forward(self.model, self.settings))
         self._send("forward")
         if self.settings.trainable:
@@ -127,14 +128,25 @@ class _Step:
             self._update()
         return self.streams.timeline()
 
-    def _pass(self, when: str, pieces: list[Work]) -> None:
+    def earlier(self, seconds: float) -> Span:
+        """Schedule `seconds` of micro-batches before the last. The first one's forward waits for the late gathers."""
+        label = "earlier micro-batches"
+        if self.gathers_late:
+            pieces, alone = work.forward(self.model, self.settings), _Step(self.model, self.settings, self.hardware)
+            alone._pass("forward", pieces)
+            self.first = True
+            self._pass("forward", pieces, label=f"{label}, ")
+            seconds = max(0.0, seconds - alone.streams.timeline().seconds)
+        return self.streams.issue(COMPUTE, label, seconds)
+
+    def _pass(self, when: str, pieces: list[Work], label: str = "") -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
         ahead = len(pieces) if self.gathers_late else self.settings.prefetch
         gathered: list[list[Span]] = []
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
-            name, after, around = f"{when} {piece.name}", gathered[position], self._around(piece, when)
+            name, after, around = f"{label}{when} {piece.name}", gathered[position], self._around(piece, when)
             if launch := work.LAUNCH.get(self.settings.engine, 0) * piece.layers:
                 after = [*after, self.streams.issue(HOST, f"launch {name}", launch)]
             self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), after))
@@ -209,7 +221,7 @@ class _Step:
             name = f"copy {piece.name} to the device"
             last = [self.streams.issue(HOST, name, copied / self.hardware.host_link, last)]
         if self.gathers_late:
-            when = "after the step" if when == "forward" and self.last else ""  # the step before
+            when = "after the step" if when == "forward" and self.first else ""  # the step before
             last = []
         for what in ("parameters", "expert parameters"):
             if call := self.calls.get((what, when, "all_gather")):
@@ -220,8 +232,8 @@ class _Step:
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
         late = self.settings.whole_gradients if self.settings.stage >= 2 else self.settings.reductions == 1
-        if not self.last and late:
-            return
+        if not self.last and (late or self.settings.micro_batches == 1):
+            return  # of one micro-batch, all stages of a pipeline reduce at once, after the last one's backward
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced
         if self.settings.engine == "zero" and self.settings.stage == 1 and not last:

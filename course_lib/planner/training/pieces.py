@@ -59,21 +59,29 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
         behind = (*behind, (transformer.vocab, transformer.hidden))  # a copy of the embedding
     kept: Unit = (*(before if first else ()), *(behind if last else ()))
     alike = {id(unit): unit for unit in (kept, *layers)}
-    cut = {one: tuple(_part(shape, transformer, settings) for shape in unit) for one, unit in alike.items()}
+    cut = {one: _parts(unit, transformer, settings, layer=unit is not kept) for one, unit in alike.items()}
     units = tuple(cut[id(unit)] for unit in (kept, *layers))
     return replace(model, params=sum(map(numel, units)), units=units, behind=len(behind) if last else 0)
 
 
-def _part(shape: Shape, transformer: Transformer, settings: Settings) -> Shape:
-    """Return a rank's part of a matrix, its bias, or of experts, each of which tensor-parallel ranks cut.
+def _parts(unit: Unit, transformer: Transformer, settings: Settings, *, layer: bool) -> Unit:
+    """Return a rank's part of each tensor of a unit: tensor-parallel ranks cut matrices, their biases, and experts.
 
-    Norms, what is added after an all-reduce, and the matrix that chooses experts stay whole.
+    They cut the rows of a matrix, or the columns of the last one of attention and of each feed-forward layer, whose
+    results are added up (Megatron-LM, arXiv 1909.08053, section 3). Norms, what is added after that, and the matrix
+    that chooses experts stay whole.
     """
-    if shape in ((transformer.hidden,), (transformer.experts, transformer.hidden)):
-        return shape
-    if len(shape) == 3:
-        return (shape[0] // settings.expert_parallel, -(-shape[1] // settings.tensor_parallel), shape[2])
-    return (-(-shape[0] // settings.tensor_parallel), *shape[1:])
+    whole = ((transformer.hidden,), (transformer.experts, transformer.hidden))
+    attention, each = (4, 3) if transformer.gated else (2, 2)  # the matrices of both
+    place, cut = 0, list[Shape]()
+    for shape in unit:
+        if shape not in whole:
+            last = place == attention - 1 or (place >= attention and (place - attention) % each == each - 1)
+            at = max(0, len(shape) - (1 if layer and last else 2))  # of a bias, its only dimension
+            shape = (*shape[:at], -(-shape[at] // settings.tensor_parallel), *shape[at + 1 :])
+            place += len(shape) > 1
+        cut.append((shape[0] // settings.expert_parallel, *shape[1:]) if len(shape) == 3 else shape)
+    return tuple(cut)
 
 
 def together(units: Sequence[Unit], settings: Settings) -> Sequence[Unit]:

@@ -1,5 +1,6 @@
 """Seconds of collectives: alpha and beta, rings and trees, within a node and across."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -142,8 +143,9 @@ MACHINE = HARDWARE["h100-infiniband"]
 
 @pytest.mark.parametrize(
     ("shards", "replicas", "members", "nodes", "rivals"),
-    [(1, 8, 8, 1, 1), (1, 64, 8, 8, 1), (2, 32, 4, 8, 2), (8, 8, 1, 8, 8), (16, 4, 1, 4, 8), (3, 2, 2, 1, 3)],
-)
+    [(1, 8, 8, 1, 1), (1, 64, 8, 8, 1), (2, 32, 4, 8, 2), (8, 8, 1, 8, 8), (16, 4, 1, 4, 8), (3, 2, 2, 1, 3),
+     (1, 12, 8, 2, 1), (4, 3, 2, 2, 4), (12, 2, 1, 2, 8)],
+)  # fmt: skip
 def test_replicas_share_the_nodes_way_out(shards: int, replicas: int, members: int, nodes: int, rivals: int) -> None:
     group = MACHINE.replica_group(shards, replicas)
 
@@ -157,12 +159,14 @@ def test_a_shard_group_fills_a_node_before_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shards", "replicas", "reason"),
-    [(1, 12, "no whole number of nodes of 8"), (3, 8, "do not fall evenly"), (1, 20, "no whole number")],
-)
-def test_groups_that_do_not_fit_the_nodes_are_refused(shards: int, replicas: int, reason: str) -> None:
+    ("group", "reason"),
+    [(lambda: MACHINE.shard_group(12), "no whole number of nodes of 8"),
+     (lambda: MACHINE.replica_group(3, 8), "do not fall evenly"),
+     (lambda: MACHINE.shard_group(20), "no whole number")],
+)  # fmt: skip
+def test_groups_that_do_not_fit_the_nodes_are_refused(group: Callable[[], Group], reason: str) -> None:
     with pytest.raises(CourseError, match=reason):
-        MACHINE.replica_group(shards, replicas)
+        group()
 
 
 def test_one_node_has_no_way_out() -> None:

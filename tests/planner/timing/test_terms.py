@@ -356,6 +356,32 @@ def test_an_earlier_micro_batch_takes_as_long_without_reductions() -> None:
     assert line.seconds == 4 * 9 + 2
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_only_the_first_forward_hides_the_gather_of_updated_parameters(stage: int, micro_batches: int) -> None:
+    """Layers are gathered for 1 s each, and reduced for 1 s each, in stage 1 after the last micro-batch.
+
+    The first layer's gather and the last reduction are not hidden. A micro-batch is 3 s of forward, 6 s of backward.
+    In stage 2 the other micro-batches reduce too, one of 3 s not hidden.
+    """
+    line = planned(**STAGE_3 | {"stage": stage, "micro_batches": micro_batches, "bucket_bytes": 2000}).timeline(SECOND)
+    label = "earlier micro-batches, " if micro_batches > 1 else ""
+
+    assert [places(line, f"gather layer {at}") for at in range(3)] == [[(0, 1)], [(1, 2)], [(2, 3)]]
+    assert [places(line, f"{label}forward layer {at}")[0] for at in range(3)] == [(1, 2), (2, 3), (3, 4)]
+    each = 9 if stage == 1 else 10
+    assert line.seconds == pytest.approx(1 + 9 + 1 + each * (micro_batches - 1))
+    assert line.busy(COMPUTE) == pytest.approx(line.seconds - 2)
+
+
+def test_one_micro_batch_in_a_pipeline_waits_for_no_reductions() -> None:
+    """Stages of 8 layers reduce side by side after their backward: one more micro-batch takes longer, not shorter."""
+    given = {"model": "llama3-70b", "world_size": 64, "pipeline_parallel": 8, "stage": 3, "engine": "torch"}
+    one, two = (plan(**given, attention="flash", micro_batches=count).step_seconds("h100-ethernet") for count in (1, 2))
+
+    assert one < two
+
+
 def test_even_a_single_micro_batch_waits_for_the_other_stages() -> None:
     machine = replace(IDLE, fast_flops=1000, achievable=0.5, attention=0.25)
     line = planned(world_size=2, pipeline_parallel=2).timeline(machine)
