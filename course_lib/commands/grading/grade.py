@@ -103,5 +103,6 @@ def _expected(path: Path, own: Sequence[str], course: Iterable[Lesson]) -> list[
 def _not_judged(name: str, in_notebook: bool, ran: Ran) -> Grade:
     if not in_notebook:
         return Grade(exercise=name, status="missing", observed="the notebook has no cell for it")
-    observed = ran.problems.get(name) or f"its cell was not reached: {ran.ended}"
+    without = f"its cell was not reached: {ran.ended}" if ran.ended else "no function was found after its cell had run"
+    observed = ran.problems.get(name) or without
     return Grade(exercise=name, status="error", observed=observed)

@@ -20,9 +20,9 @@ import pytest
 from course_lib import exercise
 from course_lib.commands import cli
 from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
-from course_lib.commands.grading.grade import _expected
+from course_lib.commands.grading.grade import _expected, _not_judged
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.commands.grading.kernel import _Client, handed_in
+from course_lib.commands.grading.kernel import Ran, _Client, handed_in
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
 from course_lib.exercises import get
@@ -54,7 +54,9 @@ ABSURD = [f'@exercise("{name}")\ndef first(): ...' for name in ("a" * 5000, "../
 HINT = 'exercise("ranks.hello").hint()'
 HELLO = '@exercise("ranks.hello")\ndef hello(): ...'
 WRONG_HELLO = '@exercise("ranks.hello")\ndef hello():\n    return "hello"'
-ODD = [*ABSURD, MADE, HINT, WRONG_HELLO]
+FOR_ANOTHER = 'exercise("ranks.all_reduce")(made["hello"])'
+NOT_HANDED_IN = 'exercise("ranks.repair_gather").hint()'
+ODD = [*ABSURD, MADE, FOR_ANOTHER, HINT, NOT_HANDED_IN, WRONG_HELLO]
 SLIP = '@exercise("ranks.repair_average")\ndef repair_average(:'
 STUB = get("start.first").cell
 SHADOW = """
@@ -151,6 +153,20 @@ def test_an_exercise_passes_if_one_attempt_does_whatever_the_others_are_called(g
     assert one["a" * 5000].observed.startswith("CourseError: There is no exercise named 'aaa")
     assert one["../../first"].observed.startswith("CourseError: There is no exercise named '../../first'")
     assert max(map(len, str(graded["forged"]).splitlines())) < 220
+
+
+@pytest.mark.slow
+def test_one_function_is_judged_by_each_exercise_that_it_is_handed_in_for(graded: dict[str, Graded]) -> None:
+    one = of(graded["forged"])
+    assert one["ranks.hello"].status == "passed"
+    assert one["ranks.all_reduce"].observed.startswith("your function cannot be called as the exercise calls it")
+    assert one["ranks.repair_gather"].status == "error"
+    assert one["ranks.repair_gather"].observed.startswith("CourseError: ")
+
+
+def test_a_cell_without_a_function_has_a_cause() -> None:
+    reason = "no function was found after its cell had run"
+    assert _not_judged("start.first", True, Ran()) == Grade(exercise="start.first", status="error", observed=reason)
 
 
 @pytest.mark.slow
