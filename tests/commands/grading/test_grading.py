@@ -189,7 +189,8 @@ def test_a_magic_or_a_slip_hides_no_exercise_and_a_stub_takes_nothing_back(grade
     assert leaves["start.first"].status == "passed"
     assert handed_in('%time 1\nexercise("ranks.hello")(hello)') == ["ranks.hello"]
     assert leaves["ranks.repair_average"].status == "error"
-    assert leaves["ranks.repair_average"].observed.startswith("SyntaxError: invalid syntax")
+    assert leaves["ranks.repair_average"].observed == "SyntaxError: invalid syntax (code cell 7, line 2)"
+    assert "code cell 7 raised SyntaxError: invalid syntax (code cell 7, line 2)" in graded["leaves"].remarks
 
 
 @pytest.mark.parametrize("definition", ["def recompute(): ...", "def recompute(:"])
