@@ -501,12 +501,29 @@ def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_firs
     assert out == "" and "out.csv cannot be written (No such file or directory). Name another file." in err
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
-def test_a_report_never_replaces_a_notebook(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    notebook = tmp_path / "ann.ipynb"
-    notebook.write_text("a learner's work")
+@pytest.mark.parametrize("option", ["--json", "--csv", "--gradebook", "--page"])
+@pytest.mark.parametrize(("name", "what"), [("ann.ipynb", "a notebook"), ("train.PY", "a program")])
+def test_a_report_never_replaces_a_notebook_or_a_program(
+    option: str, name: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text("a learner's work")
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["check", option, str(notebook), "ben.ipynb"])
-    assert notebook.read_text() == "a learner's work"
-    told = f"argument {option}: {notebook} is a notebook, and the report would replace it: name another file"
+        cli.main(["check", option, str(file), "ben.ipynb"])
+    assert file.read_text() == "a learner's work"
+    told = f"argument {option}: {file} is {what}, and the report would replace it: name another file"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--gradebook", "--page"])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_report_never_replaces_what_is_graded(
+    option: str, link: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook, report = tmp_path / "ann", tmp_path / "link" if link else tmp_path / "ann"
+    notebook.write_text("a learner's work")
+    if link:
+        report.symlink_to(notebook)
+    assert cli.main(["check", option, str(report), str(notebook)]) == 1
+    assert notebook.read_text() == "a learner's work"
+    assert f"{report} is {notebook}, and the report would replace it. Name another file." in capsys.readouterr().err
