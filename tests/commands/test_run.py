@@ -195,7 +195,9 @@ def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys
     for text in (capsys.readouterr().err, page.read_text("utf-8")):
         assert "pretend GPUs: --gpus." in text and "--world nccl" in text and "World(…, gpus" not in text
     assert course_run(program("import os; os._exit(3)")) == 1
-    assert capsys.readouterr().err.endswith("\nNext: look at what that rank did last; its output is above.\n")
+    assert capsys.readouterr().err.endswith(
+        "\nNext: look at what that rank did last; anything that it printed is above.\n"
+    )
 
 
 def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:
