@@ -5,10 +5,11 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Settings
 from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, written
 
@@ -138,7 +139,19 @@ def positive(text: str) -> float:
 
 
 def report(name: str) -> Path:
-    """Return the file for a report, which never replaces a notebook."""
-    if name.lower().endswith(".ipynb"):
-        raise argparse.ArgumentTypeError(f"{name} is a notebook, and the report would replace it: name another file")
+    """Return the file for a report, which never replaces a notebook or a program."""
+    for ending, what in ((".ipynb", "a notebook"), (".py", "a program")):
+        if name.lower().endswith(ending):
+            raise argparse.ArgumentTypeError(f"{name} is {what}, and the report would replace it: name another file")
     return Path(name)
+
+
+def keeps_inputs(report: Path | None, inputs: Iterable[str | Path]) -> None:
+    """Refuse a report that would replace a file that the command reads, whatever its name, or through a link.
+
+    Raises:
+        CourseError: the report is one of the inputs.
+    """
+    for file in inputs:
+        if report and os.path.exists(report) and os.path.exists(file) and os.path.samefile(report, file):
+            raise CourseError(f"{report} is {file}, and the report would replace it. Name another file.")

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.commands import doctor, explain, lab, plan
-from course_lib.commands.arguments import INSTEAD, add_limits_and_reports, add_plan_arguments, add_run_arguments
+from course_lib.commands.arguments import (
+    INSTEAD,
+    add_limits_and_reports,
+    add_plan_arguments,
+    add_run_arguments,
+    keeps_inputs,
+)
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
 from course_lib.syllabus import lessons
@@ -147,6 +153,8 @@ def run_check(options: argparse.Namespace) -> int:
         (options.gradebook, CSV, partial(grading.as_gradebook, course=course)),
         (options.page, "utf-8", partial(grading.as_page, course=course)),
     ]
+    for file, *_ in reports:
+        keeps_inputs(file, options.notebooks)
     graded: list[grading.Graded] = []
     done = _earlier(options.json, grading.from_json) if options.go_on else []
     _write(reports, [*done])  # now and after each notebook: a class takes hours, and results so far are kept

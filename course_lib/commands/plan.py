@@ -90,6 +90,9 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.config:
         try:
             config = json.loads(name.read_text("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            text = f"--config {name}: it is not text in UTF-8. Name a model's config.json, and save it as UTF-8."
+            raise CourseError(text) from error
         except (OSError, ValueError, RecursionError) as error:
             raise CourseError(f"--config {name}: {error}. Name a model's config.json.") from error
         return {"model": planner.Transformer.from_config(config)}, ["--config", str(name)]

@@ -13,6 +13,7 @@ import torch
 from ..errors import CourseError, CourseWarning
 from ..meter import is_learners
 from ..world import Program, RankError, Run, World
+from .arguments import keeps_inputs
 
 RANKS = 2
 """The number of ranks, unless an option names one."""
@@ -93,6 +94,7 @@ def _world(options: argparse.Namespace) -> World:
     """Return the world that the options ask for, such as `--world dryrun:64`."""
     name, number = re.fullmatch(r"(.*?)(?::([1-9][0-9]*))?", options.world).groups()  # type: ignore[union-attr]
     program = Program.found(options.program, options.arguments, module=options.module)
+    keeps_inputs(options.report, [program.path])
     ranks = options.ranks or int(number or (GPUS if program.starts_ranks else RANKS))
     if name == "dryrun" and number and options.ranks not in (None, int(number)):
         raise CourseError(f"--ranks {options.ranks} and --world {options.world} differ. Leave --ranks out.")

@@ -271,6 +271,8 @@ def test_what_cannot_be_planned_is_refused(course, line: str, error: str) -> Non
 def test_a_file_that_describes_no_known_model_is_refused(course, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "config.json").write_text("{")
     assert "Name a model's config.json." in course(f"--config {tmp_path}/config.json", code=1)
+    (tmp_path / "config.json").write_text('{"model_type": "ä"}', "utf-16")
+    assert "it is not text in UTF-8. Name a model's config.json" in course(f"--config {tmp_path}/config.json", code=1)
     (tmp_path / "config.json").write_text('{"kv_lora_rank": 512}')
     assert "a number of parameters instead, such as --params 7e9." in course(f"--config {tmp_path}/config.json", code=1)
     (tmp_path / "config.json").write_text(r'{"model_type": "\u001b[2J"}')

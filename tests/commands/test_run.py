@@ -172,6 +172,22 @@ def test_the_folder_of_a_report_is_looked_for_before_the_run(program, tmp_path: 
     )
 
 
+def test_a_report_never_replaces_a_program(program, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program("print('never')")
+    with pytest.raises(SystemExit, match="2"):
+        course_run("--report", path, path)
+    assert f"argument --report: {path} is a program, and the report would replace it" in capsys.readouterr().err
+
+    plain, link = tmp_path / "train", tmp_path / "page.html"
+    plain.write_text("print('never')")
+    link.symlink_to(plain)
+    for report in (plain, link):
+        assert course_run("--world", "simulated", "--report", str(report), str(plain)) == 2
+        out, err = capsys.readouterr()
+        assert f"course run: {report} is {plain}, and the report would replace it. Name another" in err and out == ""
+    assert Path(path).read_text() == plain.read_text() == "print('never')"
+
+
 def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, path = tmp_path / "run.html", program("import torch\ntorch.ones(1).cuda()")
     assert course_run("--no-gpus", "--report", str(page), path) == 1
@@ -179,7 +195,9 @@ def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys
     for text in (capsys.readouterr().err, page.read_text("utf-8")):
         assert "pretend GPUs: --gpus." in text and "--world nccl" in text and "World(…, gpus" not in text
     assert course_run(program("import os; os._exit(3)")) == 1
-    assert capsys.readouterr().err.endswith("\nNext: look at what that rank did last; its output is above.\n")
+    assert capsys.readouterr().err.endswith(
+        "\nNext: look at what that rank did last; anything that it printed is above.\n"
+    )
 
 
 def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,6 +134,11 @@ def test_a_text_model_inside_another_is_found() -> None:
     assert [Transformer.from_config(LLAMA | {"model_type": kind}).name for kind in (None, [7])] == ["", "[7]"]
 
 
+def test_zero_of_what_a_model_lacks_is_accepted() -> None:
+    none = {"num_experts": 0, "num_experts_per_tok": 0, "sliding_window": 0, "head_dim": 0}
+    assert Transformer.from_config(LLAMA | none) == Transformer.from_config(LLAMA)
+
+
 def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:
     """Command R and StarCoder2 are tied, and do not say so; Mistral inside Pixtral is not."""
     plain = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
@@ -157,6 +162,11 @@ def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:
         (LLAMA | {"hidden_size": "4096"}, "hidden_size='4096': it has to be a whole number"),
         (LLAMA | {"vocab_size": -1}, "vocab_size=-1: it has to be a whole number, from 1 to 1000000000. Try"),
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: it has to be a whole number, from 1 to"),
+        (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers=0: it has to be a whole number, from 1 to 10000. Try"),
+        (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads=0: it has to be a whole number, from 1 to"),
+        (MIXTRAL | {"num_experts_per_tok": 0}, "num_experts_per_tok=0: it has to be a whole number, from 1 to"),
+        (LLAMA | {"num_attention_heads": 0, "kv_lora_rank": 512}, "llama: kv_lora_rank describes layers that"),
+        (LLAMA | {"tie_word_embeddings": "false"}, "tie_word_embeddings='false': it has to be true or false"),
         (MIXTRAL | {"intermediate_size": [2] * 99}, "intermediate_size describes layers"),
         (MIXTRAL | {"num_experts_per_tok": None}, "config.json of mixtral: without num_experts_per_tok"),
         (MIXTRAL | {"mamba_d_state": 16, "model_type": "jamba"}, "jamba: mamba_d_state describes layers that"),

@@ -136,7 +136,7 @@ def test_a_backend_that_no_world_has_is_refused(write) -> None:
         World(2).run_file(program)
 
 
-@pytest.mark.parametrize("code", ["0", "", "None"])
+@pytest.mark.parametrize("code", ["0", "", "None", "256"])
 def test_an_exit_without_a_failure_ends_a_program(world, write, code: str) -> None:
     run = world(2).run_file(write(f"import sys; print('a'); sys.exit({code}); print('b')"))
     assert run.output == ("a\n", "a\n")

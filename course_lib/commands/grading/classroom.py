@@ -3,9 +3,9 @@
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
 named, or the folder around `work` or `sharded`. If several students have a folder of one name, as in nbgrader's
 `submitted/ann/lesson03/`, the folder around it is the student's. Any other file is named after its student:
-`ann.ipynb`. If files of one name in two folders have the same exercise, as `solution.ipynb` of two
-students does, the folder is part of the name. An exercise has passed if one of the student's attempts has, in any of
-the student's notebooks.
+`ann.ipynb`. If files of one name in two folders have the same exercise, as `solution.ipynb` of two students does, or if
+a file has the name of another student's folder, the folder is part of the name. An exercise has passed if one of the
+student's attempts has, in any of the student's notebooks.
 """
 
 import csv
@@ -66,8 +66,13 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     files = ["" if lesson_file.fullmatch(path.stem) else path.stem for path in paths]
     folders = _folders(graded, paths)
     shared = _shared(graded, files, folders) - {""}
-    both = zip(folders, files, strict=True)
-    return [f"{folder}/{file}" if file in shared else file or folder for folder, file in both]
+    each = [*zip(paths, folders, files, strict=True)]
+    owned = [(folder, parent) for path, folder, file in each if not file for parent in path.parents]
+    students, around = {folder for folder, _ in owned}, {parent for _, parent in owned}
+    foreign = {  # a file in one student's folder with the name of another student's, and not next to that folder
+        path for path, folder, file in each if file in students - {folder} and path.with_name(file) not in around
+    }
+    return [f"{folder}/{file}" if file in shared or path in foreign else file or folder for path, folder, file in each]
 
 
 def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:

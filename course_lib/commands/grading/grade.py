@@ -1,6 +1,7 @@
 """Grade one notebook: run it, check its functions, and add the exercises of its lesson that it lacks."""
 
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,16 +69,24 @@ def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:
         judged = best(judge(ran.solutions, scratch, limits))
     own = list(dict.fromkeys(name for source in sources for name in handed_in(source)))
     grades = [judged.get(name) or _not_judged(name, name in own, ran) for name in _expected(path, own, course)]
-    for number, source in enumerate(sources, 1):  # a kernel names the file of a cell by the cell's hash
-        text = source[:LONGEST_CELL].encode(errors="replace").decode()
-        file = f"{Path(get_file_name(text)).name} line"
-        grades = [replace(one, observed=one.observed.replace(file, f"code cell {number}, line")) for one in grades]
+    by_number = partial(_by_number, _files(sources))
     return Graded(
         notebook=str(path),
-        exercises=tuple(grades),
+        exercises=tuple(replace(one, observed=by_number(one.observed)) for one in grades),
         ended=ran.ended or ("" if grades else "there is no exercise in it, and it is no lesson of the course"),
-        remarks=tuple(_raised(ran, cells)),
+        remarks=tuple(map(by_number, _raised(ran, cells))),
     )
+
+
+def _files(sources: Iterable[str]) -> dict[str, int]:
+    """Return the number of each code cell by its file's name: a kernel makes that name from the cell's text."""
+    texts = [source[:LONGEST_CELL].encode(errors="replace").decode() for source in sources]
+    return {Path(get_file_name(text)).name: number for number, text in reversed([*enumerate(texts, 1)])}
+
+
+def _by_number(files: Mapping[str, int], text: str) -> str:
+    """Return the text of an error with numbers of cells instead of the names of their files."""
+    return re.sub(r"(\d+\.py),?(?= line)", lambda it: f"code cell {files[it[1]]}," if it[1] in files else it[0], text)
 
 
 def _raised(ran: Ran, cells: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -103,5 +112,6 @@ def _expected(path: Path, own: Sequence[str], course: Iterable[Lesson]) -> list[
 def _not_judged(name: str, in_notebook: bool, ran: Ran) -> Grade:
     if not in_notebook:
         return Grade(exercise=name, status="missing", observed="the notebook has no cell for it")
-    observed = ran.problems.get(name) or f"its cell was not reached: {ran.ended}"
+    without = f"its cell was not reached: {ran.ended}" if ran.ended else "no function was found after its cell had run"
+    observed = ran.problems.get(name) or without
     return Grade(exercise=name, status="error", observed=observed)

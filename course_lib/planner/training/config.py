@@ -1,5 +1,6 @@
 """Hugging Face's `config.json`, read as the numbers that describe a transformer."""
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ _NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
     *_EXPERTS, *_SHARED, *_SHARED_WIDTH, *_DENSE, "num_key_value_heads", "head_dim", "moe_intermediate_size",
     "num_experts_per_tok", "sliding_window",
 ]  # fmt: skip
+_FLAGS = ("tie_word_embeddings", "attention_bias", "is_moe", "use_residual", "use_sliding_window")
 _MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "glm4")
@@ -58,8 +60,11 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     config = config.get("text_config", config) if isinstance(config, Mapping) else config
     if not isinstance(config, Mapping):
         raise PlanError("config.json: it has no keys. Give the file that belongs to a model's weights.")
+    for key in _FLAGS:
+        if isinstance(flag := config.get(key, file.get(key)), str):
+            raise PlanError(f"config.json: {key}={reprlib.repr(flag)}: it has to be true or false, without quotes.")
     config = {**config, **{
-        key: whole(key, config[key], most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
+        key: _number(config, key)
         for key in _NUMBERS if config.get(key) and not isinstance(config[key], list)  # 0: it has none
     }}  # fmt: skip
     kind = _printable(config.get("model_type") or "")
@@ -86,8 +91,12 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
             "latent attention or a state space. Give a number of parameters instead, such as params=7e9."
         )
-    missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
     count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
+    needed = [key for name, keys in _KEYS.items() if names[name] is None for key in keys]
+    for key in [*needed, "num_key_value_heads", *(["num_experts_per_tok"] if count else [])]:
+        if config.get(key) is not None:
+            _number(config, key)  # 0 is refused here
+    missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
     missing += ["num_experts_per_tok"] if count and not config.get("num_experts_per_tok") else []
     if missing:
         raise PlanError(
@@ -126,6 +135,10 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"dense_layers": first, "dense_ffn": found["ffn"], "ffn": width,
                   "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
     return found
+
+
+def _number(config: Mapping[str, Any], key: str) -> int:
+    return whole(key, config[key], most=_MOST_LAYERS if key in _KEYS["layers"] else _MOST)
 
 
 def _printable(value: object) -> str:

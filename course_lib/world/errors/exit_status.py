@@ -24,7 +24,7 @@ def how_it_died(exitcode: int) -> str:
     if exitcode == 1:  # of Python, too, if the program took away what the course's own code needs
         return "its process left through os._exit(1), or by an exception outside the program, whose traceback is above"
     if exitcode >= 0:
-        return f"its process left through os._exit({exitcode})"
+        return f"its process left through os._exit({exitcode}), or as a different program that replaced it (os.execv)"
     name = signal.Signals(-exitcode).name
     return _SIGNALS.get(name, f"its process was ended by the signal {name}")
 
@@ -36,9 +36,10 @@ def after_death(how: str) -> str:
             "go on without that machine: a world of fewer ranks, from the last checkpoint. Or start an engine there "
             "again, and make the world anew."
         )
-    return _ADVICE.get(how, "look at what that rank did last; its output is above, and in the error's .output.")
+    return _ADVICE.get(how, _ELSE)
 
 
+_ELSE = "look at what that rank did last; anything that it printed is above, and in the error's .output."
 _ADVICE = {
     _SIGNALS["SIGKILL"]: (
         "if nobody killed it, the system probably did, because memory ran out (`dmesg` shows it): take a smaller model "

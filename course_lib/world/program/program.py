@@ -149,7 +149,7 @@ class Program:
             try:
                 yield
             except SystemExit as end:
-                if end.code not in (None, 0):
+                if not (end.code is None or (isinstance(end.code, int) and end.code & 255 == 0)):
                     raise
                 rank.exited_at = ErrorReport.of(end).source_line
             rank.program_ended()

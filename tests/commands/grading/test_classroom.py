@@ -77,6 +77,20 @@ def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[st
     assert [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])] == names
 
 
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("in/ann/bob.ipynb", ["ann", "ann/bob", "bob"]),
+        ("in/cid/bob.ipynb", ["ann", "bob", "cid/bob"]),
+        ("in/bob/bob.ipynb", ["ann", "bob"]),
+        ("in/bob.ipynb", ["ann", "bob"]),
+    ],
+)
+def test_a_file_named_after_another_students_folder_is_a_row_of_its_own(file: str, names: list[str]) -> None:
+    graded = [notebook(path, passed("a.x")) for path in ("in/ann/03-first.ipynb", "in/bob/work/03-first.ipynb")]
+    assert [row["Student"] for row in read([*graded, notebook(file, passed("b.z"))])] == names
+
+
 def test_different_lessons_of_one_name_in_two_folders_are_one_row() -> None:
     second = notebook("in/04/ann.ipynb", passed("b.z"), Grade(exercise="a.x", status="missing"))
     (ann,) = read([notebook("in/03/ann.ipynb", passed("a.x"), passed("a.y")), second])

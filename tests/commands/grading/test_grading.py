@@ -20,9 +20,9 @@ import pytest
 from course_lib import exercise
 from course_lib.commands import cli
 from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
-from course_lib.commands.grading.grade import _expected
+from course_lib.commands.grading.grade import _expected, _not_judged
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.commands.grading.kernel import _Client, handed_in
+from course_lib.commands.grading.kernel import Ran, _Client, handed_in
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
 from course_lib.exercises import get
@@ -54,7 +54,9 @@ ABSURD = [f'@exercise("{name}")\ndef first(): ...' for name in ("a" * 5000, "../
 HINT = 'exercise("ranks.hello").hint()'
 HELLO = '@exercise("ranks.hello")\ndef hello(): ...'
 WRONG_HELLO = '@exercise("ranks.hello")\ndef hello():\n    return "hello"'
-ODD = [*ABSURD, MADE, HINT, WRONG_HELLO]
+FOR_ANOTHER = 'exercise("ranks.all_reduce")(made["hello"])'
+NOT_HANDED_IN = 'exercise("ranks.repair_gather").hint()'
+ODD = [*ABSURD, MADE, FOR_ANOTHER, HINT, NOT_HANDED_IN, WRONG_HELLO]
 SLIP = '@exercise("ranks.repair_average")\ndef repair_average(:'
 STUB = get("start.first").cell
 SHADOW = """
@@ -154,6 +156,20 @@ def test_an_exercise_passes_if_one_attempt_does_whatever_the_others_are_called(g
 
 
 @pytest.mark.slow
+def test_one_function_is_judged_by_each_exercise_that_it_is_handed_in_for(graded: dict[str, Graded]) -> None:
+    one = of(graded["forged"])
+    assert one["ranks.hello"].status == "passed"
+    assert one["ranks.all_reduce"].observed.startswith("your function cannot be called as the exercise calls it")
+    assert one["ranks.repair_gather"].status == "error"
+    assert one["ranks.repair_gather"].observed.startswith("CourseError: ")
+
+
+def test_a_cell_without_a_function_has_a_cause() -> None:
+    reason = "no function was found after its cell had run"
+    assert _not_judged("start.first", True, Ran()) == Grade(exercise="start.first", status="error", observed=reason)
+
+
+@pytest.mark.slow
 def test_what_a_notebook_says_of_itself_does_not_count(graded: dict[str, Graded]) -> None:
     one = of(graded["forged"])["start.first"]
     assert (one.status, one.mistake) == ("failed", "doubled")
@@ -173,7 +189,8 @@ def test_a_magic_or_a_slip_hides_no_exercise_and_a_stub_takes_nothing_back(grade
     assert leaves["start.first"].status == "passed"
     assert handed_in('%time 1\nexercise("ranks.hello")(hello)') == ["ranks.hello"]
     assert leaves["ranks.repair_average"].status == "error"
-    assert leaves["ranks.repair_average"].observed.startswith("SyntaxError: invalid syntax")
+    assert leaves["ranks.repair_average"].observed == "SyntaxError: invalid syntax (code cell 7, line 2)"
+    assert "code cell 7 raised SyntaxError: invalid syntax (code cell 7, line 2)" in graded["leaves"].remarks
 
 
 @pytest.mark.parametrize("definition", ["def recompute(): ...", "def recompute(:"])
@@ -485,12 +502,29 @@ def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_firs
     assert out == "" and "out.csv cannot be written (No such file or directory). Name another file." in err
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
-def test_a_report_never_replaces_a_notebook(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    notebook = tmp_path / "ann.ipynb"
-    notebook.write_text("a learner's work")
+@pytest.mark.parametrize("option", ["--json", "--csv", "--gradebook", "--page"])
+@pytest.mark.parametrize(("name", "what"), [("ann.ipynb", "a notebook"), ("train.PY", "a program")])
+def test_a_report_never_replaces_a_notebook_or_a_program(
+    option: str, name: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text("a learner's work")
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["check", option, str(notebook), "ben.ipynb"])
-    assert notebook.read_text() == "a learner's work"
-    told = f"argument {option}: {notebook} is a notebook, and the report would replace it: name another file"
+        cli.main(["check", option, str(file), "ben.ipynb"])
+    assert file.read_text() == "a learner's work"
+    told = f"argument {option}: {file} is {what}, and the report would replace it: name another file"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--gradebook", "--page"])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_report_never_replaces_what_is_graded(
+    option: str, link: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook, report = tmp_path / "ann", tmp_path / "link" if link else tmp_path / "ann"
+    notebook.write_text("a learner's work")
+    if link:
+        report.symlink_to(notebook)
+    assert cli.main(["check", option, str(report), str(notebook)]) == 1
+    assert notebook.read_text() == "a learner's work"
+    assert f"{report} is {notebook}, and the report would replace it. Name another file." in capsys.readouterr().err

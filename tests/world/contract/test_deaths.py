@@ -39,6 +39,11 @@ def remembering(process_world):
     ("die", "told", "advice"),
     [
         (lambda: os._exit(3), "its process left through os._exit(3)", "look at what that rank did last"),
+        (
+            lambda: os.execv(sys.executable, ["python", "-c", ""]),
+            "through os._exit(0), or as a different program",
+            "use `return`",
+        ),
         (lambda: os._exit(255), "or the process that starts ranks was killed", "run the cell again"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "its process was killed (SIGKILL)", "memory ran out"),
         (lambda: ctypes.string_at(0), "memory that is not its own (SIGSEGV, a segmentation fault)", "native code"),
