@@ -60,7 +60,7 @@ def how(settings: Settings) -> str:
     words = {
         f"stage {settings.stage} on {count(settings.world_size, 'rank')}": True,
         **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
-        f"{settings.model_chunks} pieces a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
+        f"{settings.model_chunks} parts a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
         f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
         settings.precision: True, f"fp8 {settings.fp8}": settings.fp8 != "none", settings.optimizer: True,
         f"frozen in {settings.frozen}": settings.partly_frozen and settings.frozen != "bf16",
@@ -104,7 +104,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if settings.fp8 != "none":
         yield "MFU, the model FLOPs utilization, is of the machine's peak in bf16."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
-        yield (f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM needs a "
+        yield (f"{known.layers} layers do not divide into {stages} x {chunks} parts: Megatron-LM needs a "
                "--pipeline-model-parallel-layout for this.")  # fmt: skip
     if known and settings.sequence > known.context:
         yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."
