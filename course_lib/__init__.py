@@ -2,8 +2,9 @@
 
 What imports what, from the top; the contracts in `pyproject.toml` are the whole table:
 
-    lessons -> exercises -> world, meter;  widgets -> exercises, progress, plots, world;  world -> meter, plots
-    plots -> planner;  parallel -> data, zero;  zero -> torch alone;  planner -> nothing
+    lessons -> exercises -> world, meter;  widgets -> exercises, progress, plots, world
+    world -> meter, plots, parallel, zero;  plots -> planner;  parallel -> data, zero
+    planner -> errors alone;  zero -> torch alone
 
 A public name is imported when it is first asked for. torch takes seconds to load, which `course progress` need not
 pay, and `course doctor` has to say what is wrong where torch does not load at all.

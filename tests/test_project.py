@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import product
 from pathlib import Path
+from types import ModuleType
 
+import grimp
 import nbformat
 import pytest
 import yaml
@@ -18,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from course_lib import planner, zero
 from course_lib.commands import doctor
 from course_lib.syllabus import SHORT_ROUTE, lessons
 from docs.conf import zip_planner
@@ -238,6 +242,22 @@ def outside(path: Path) -> set[str]:
 
 def test_imports_keep_the_contracts_of_pyproject() -> None:
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [zero, planner])
+def test_each_arrow_in_a_packages_docstring_is_an_import(package: ModuleType) -> None:
+    graph = grimp.build_graph("course_lib", cache_dir=None)
+    found = sorted(graph.find_descendants(package.__name__), key=len)  # a folder before the module of its name
+    modules = {name.rpartition(".")[2]: name for name in found}
+    text = (package.__doc__ or "").replace("stages", "stage1, stage2, stage3")
+    names = r"\w+(?:, \w+)*"
+    for chain in re.findall(rf"{names}(?: (?:->|<-) {names})+", text):
+        parts = re.split(" (->|<-) ", chain)
+        for left, arrow, right in zip(parts[::2], parts[1::2], parts[2::2], strict=False):
+            for pair in product(left.split(", "), right.split(", ")):
+                importer, imported = (modules[name] for name in (pair if arrow == "->" else pair[::-1]))
+                assert graph.direct_import_exists(importer=importer, imported=imported), f"{chain}: {importer}"
 
 
 @pytest.mark.parametrize(("package", "allowed"), [("zero", {"torch"}), ("planner", set())])

@@ -2,7 +2,7 @@
 
 questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers, rules <- settings
                 shapes, settings <- pieces, frozen
-bytes held      parts <- layout <- held;  activations, held <- memory
+bytes held      parts, layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
 the whole       memory, pieces, volume, step, explain <- plan <- choose <- solve

@@ -90,7 +90,7 @@ def choose(
     over one node or four. Of those within 5 % of the fastest, what cuts the model least comes first, then the lowest
     stage: it is the simplest to run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer
     waits for; context parallelism of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each
-    micro-batch; a cut together with offload or hybrid sharding. A pipeline is interleaved in up to 8 pieces, of equally
+    micro-batch; a cut together with offload or hybrid sharding. A pipeline is interleaved in up to 8 parts, of equally
     many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its stages, as
     Megatron-LM asks.
 

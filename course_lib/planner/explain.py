@@ -62,7 +62,7 @@ def how(settings: Settings) -> str:
     words = {
         f"stage {settings.stage} on {count(settings.world_size, 'rank')}": True,
         **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
-        f"{settings.model_chunks} pieces a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
+        f"{settings.model_chunks} parts a stage": settings.pipeline_parallel > 1 < settings.model_chunks,
         f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
         settings.precision: True, f"fp8 {settings.fp8}": settings.fp8 != "none", settings.optimizer: True,
         f"frozen in {settings.frozen}": settings.partly_frozen and settings.frozen != "bf16",
@@ -111,7 +111,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if settings.fp8 == "gathers" and settings.stage == 3 and not plan.model.units:
         yield "All is gathered in 16 bits: a number does not say which parameters are in matrices."
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
-        yield (f"{known.layers} layers do not divide into {stages} x {chunks} pieces: Megatron-LM needs a "
+        yield (f"{known.layers} layers do not divide into {stages} x {chunks} parts: Megatron-LM needs a "
                "--pipeline-model-parallel-layout for this.")  # fmt: skip
     if known and settings.sequence > known.context:
         yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."

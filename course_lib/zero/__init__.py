@@ -5,8 +5,9 @@ The other files contain the rest of real training: a stage names each once. `sha
 Nothing here knows on what backend it runs: it is plain torch and `torch.distributed`, on CPU or CUDA. Imports point
 to the right:
 
-    stages -> engine -> optimizer_state -> buckets -> backward;  stages -> units -> engine
-    stage3 -> schedule, saved_tensors -> units;  checkpoint, loss_scaling -> engine;  sharded_optimizer
+    stages, data_parallel, checkpoint -> engine -> optimizer_state -> buckets
+    data_parallel, stage2, schedule -> backward -> buckets
+    stage3 -> schedule, saved_tensors -> units -> engine;  loss_scaling -> engine;  sharded_optimizer
 """
 
 from . import older_torch  # noqa: F401 (gives the collectives the names that they have today)

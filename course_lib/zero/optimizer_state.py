@@ -41,7 +41,7 @@ def checked_groups(model: nn.Module, param_groups: Iterable[Any] | None) -> list
     Raises:
         ValueError: a parameter is not of the model, or is there twice.
     """
-    groups: list[Any] = list(param_groups or model.parameters())
+    groups: list[Any] = list(model.parameters() if param_groups is None else param_groups)
     if not all(isinstance(group, dict) for group in groups):
         groups = [{"params": groups}]
     groups = [g | {"params": [p[1] if isinstance(p, tuple) else p for p in g["params"]]} for g in groups]

@@ -106,7 +106,7 @@ class ShardedOptimizer(Optimizer):
 
     @torch.no_grad()
     def _broadcast(self) -> None:
-        """Give every rank the owners' values. All messages are under way at once: their roots differ."""
+        """Give every rank the owners' values. All messages start before the first is awaited."""
         messages: list[tuple[int, Tensor]] = []
         small: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
         for param in self._all_params:

@@ -551,6 +551,17 @@ def test_the_learners_function_runs_once_on_each_case(monkeypatch: pytest.Monkey
     assert len(set(ran)) == len(ran) > 2  # on the smallest case that fails, too, and on those of the diagnosis
 
 
+def test_observations_are_kept_of_the_exercises_that_were_checked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Exercise] = []
+    monkeypatch.setattr(observe, "_kept", {})
+    monkeypatch.setattr(observe, "observe", lambda exercise, *_: ran.append(exercise) or observe.Observation())
+    first, second, *others = [changed(MEAN) for _ in range(observe.EXERCISES_KEPT + 1)]
+
+    for exercise in (first, second, *others[:-1], first, others[-1], first, second):
+        observe.recall(exercise, mean, Case(world_size=1, args=lambda rank: ()))
+    assert ran == [first, second, *others, second]
+
+
 def test_a_world_of_ones_own_is_given_the_cases_of_its_size() -> None:
     verdict = MEAN.check(sum_for_mean, World(4))
 

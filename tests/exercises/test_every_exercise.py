@@ -12,6 +12,7 @@ from course_lib.exercises import Exercise, Mistake, Verdict, get, names
 from course_lib.exercises.checking import cases, diagnose
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.observe import recall
+from course_lib.syllabus import LESSONS
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 EXERCISES = [get(name) for name in names()]
@@ -114,8 +115,24 @@ def cells() -> dict[str, str]:
     return dict(found)
 
 
+def declared(folder: Path) -> set[str]:
+    """The name of each exercise that a file in `folder` declares. No file is imported: a broken one counts, too."""
+    files = [path for path in folder.glob("*/*.py") if re.search(r"^exercise\b.*=", path.read_text("utf-8"), re.M)]
+    return {f"{path.parent.name}.{path.stem}" for path in files}
+
+
 def test_every_exercise_has_its_cell_in_a_notebook() -> None:
+    assert {*cells()} == declared(LESSONS)
     assert cells() == {exercise.name: exercise.cell for exercise in EXERCISES}
+
+
+def test_an_exercise_is_declared_without_a_cell_and_even_if_its_file_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks/forgotten.py").write_text('exercise = Exercise("ranks.forgotten")')
+    (tmp_path / "ranks/broken.py").write_text("import not_there\n\nexercise: Exercise = made()")
+    (tmp_path / "ranks/data.py").write_text('exercises = 2\n"exercise = 1"')
+
+    assert declared(tmp_path) == {"ranks.forgotten", "ranks.broken"}
 
 
 @each

@@ -163,7 +163,7 @@ def test_it_says_which_pieces_of_a_pipeline_do_not_exist() -> None:
         )
 
     assert "model_chunks=3 changes nothing: there is one stage." in head(1, 3)
-    assert "32 layers do not divide into 4 x 3 pieces: Megatron-LM needs a --pipeline-model" in head(4, 3)
+    assert "32 layers do not divide into 4 x 3 parts: Megatron-LM needs a --pipeline-model" in head(4, 3)
     assert "pieces:" not in head(4, 2) + head(1, 1) and "changes nothing" not in head(4, 2) + head(1, 1)
 
 

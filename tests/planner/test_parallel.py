@@ -86,7 +86,7 @@ def test_a_stage_of_nothing_is_refused(name: str, fine: int, idle: int) -> None:
     """The head is several layers' work in one block, so that the blocks run out before the stages."""
     plan(model=name, engine="nanotron", world_size=fine, pipeline_parallel=fine)
 
-    with pytest.raises(ValueError, match=f"do not fill {idle} pieces"):
+    with pytest.raises(ValueError, match=f"do not fill {idle} parts"):
         plan(model=name, engine="nanotron", world_size=idle, pipeline_parallel=idle)
 
 

@@ -171,11 +171,11 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
         ),
         (
             {"world_size": 16, "pipeline_parallel": 16},
-            "with GPT-2: its 12 layers do not fill 16 pieces. Choose",
+            "with GPT-2: its 12 layers do not fill 16 parts. Choose",
         ),
         (
             {"world_size": 4, "pipeline_parallel": 4, "model_chunks": 4},
-            "with GPT-2: its 12 layers do not fill 16 pieces. Choose fewer stages or fewer model_chunks.",
+            "with GPT-2: its 12 layers do not fill 16 parts. Choose fewer stages or fewer model_chunks.",
         ),
         ({"engine": "nanotron", "stage": 2}, "nanotron shards the optimizer's states and no more"),
         ({"loss": "mean"}, "loss='mean': there is no such loss"),

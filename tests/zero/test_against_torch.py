@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -152,3 +154,20 @@ def test_what_a_step_sends(name, volume) -> None:
         barrier = next(call for call in rank_comm.calls if call.op == "barrier")
         sent.append(sum(call.sent for call in calls if call.issued > barrier.issued))
     assert sum(sent) == volume * 4 * 3 * 12 * 12 * (3 - 1)
+
+
+def test_torchs_overlap_trains_nothing_without_its_hook_which_gloo_refuses() -> None:
+    """What lesson 10 says of `overlap_with_ddp`."""
+
+    def rank():
+        model = DistributedDataParallel(nn.Linear(2, 2))
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, overlap_with_ddp=True, lr=1.0)
+        before = [param.detach().clone() for param in model.parameters()]
+        for _ in range(5):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="Gloo backend"):
+            hook_with_zero_step(allreduce_hook, model, optimizer)
+        return all(map(torch.equal, before, model.parameters()))
+
+    assert [*world(2).run(rank)] == [True, True]

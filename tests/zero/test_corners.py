@@ -502,6 +502,8 @@ def test_what_cannot_be_trained_is_refused() -> None:
     stray = {"param_groups": [{"params": [nn.Parameter(torch.ones(2))]}]}
     with pytest.raises(RankError, match="no parameter of the model requires a gradient"):
         world(2).run(of(frozen))
+    with pytest.raises(RankError, match="no parameter of the model requires a gradient"):
+        world(2).run(of(lambda: make("stack"), param_groups=[]))
     with pytest.raises(RankError, match=r"param_groups\[0\] holds a tensor of shape \[2\] that is no parameter"):
         world(2).run(of(lambda: make("stack"), **stray))
 

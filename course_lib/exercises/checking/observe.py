@@ -7,7 +7,6 @@ Trial           one case: the behaviour of the reference, and of the solution un
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import time
 import warnings
@@ -190,10 +189,8 @@ def film(exercise: Declaration, solution: Solution, case: Case) -> Replay:
         return error.replay()
 
 
-@functools.lru_cache(maxsize=EXERCISES_KEPT)
-def _kept(exercise: Declaration) -> dict[Any, Observation]:
-    """Return the observations that are kept, by solution, by the draw of the case, and by world."""
-    return {}
+_kept: dict[Declaration, dict[Any, Observation]] = {}
+"""By exercise, the one that was checked last at the end: observations by solution, draw of the case, and world."""
 
 
 def recall(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
@@ -201,7 +198,10 @@ def recall(exercise: Declaration, solution: Solution, case: Case, world: World |
 
     It runs once for each case, while its exercise is among the last few that were checked.
     """
-    seen, key = _kept(exercise), (solution, case.drawn, world)
+    seen, key = _kept.pop(exercise, {}), (solution, case.drawn, world)
+    _kept[exercise] = seen
+    if len(_kept) > EXERCISES_KEPT:
+        del _kept[next(iter(_kept))]
     if key not in seen:
         observation = observe(exercise, solution, case, world)
         if observation.timed_out:

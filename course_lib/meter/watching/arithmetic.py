@@ -1,9 +1,12 @@
-"""Watch arithmetic at the Python methods, before it reaches torch's dispatcher, because that is faster.
+"""Watch arithmetic at the Python methods, before it reaches torch's dispatcher, so that ranks wait less.
 
 An operator that `operators` watches releases the GIL three times instead of once. An update by a number, such as
 `x *= 2.5`, releases it once more, to convert the number. An optimizer's step is hundreds of small operators in a row,
 so the ranks of a kernel would mostly wait for each other. Therefore the methods that such steps use are replaced: the
 replacement calls torch's method with the dispatch key excluded and reports the result, as a kernel of `operators` does.
+
+Without it, the measured step of `benchmarks/meter.py` (DDP and AdamW, 4 ranks, a quiet machine) took 8 % longer with
+32 sequences and 13 % longer with 12. CPU time does not show that: it grew by 2 to 4 % there, and not at all for Stage2.
 """
 
 from collections.abc import Callable, Iterator

@@ -197,7 +197,7 @@ class _Step:
     def _send(self, when: str) -> None:
         """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage.
 
-        Those of all its pieces of layers but the last go while the next piece computes.
+        Those of all its parts but the last go while the next part computes.
         """
         machine, settings, known = self.hardware, self.settings, self.model.transformer
         if known and settings.pipeline_parallel > 1:
@@ -208,7 +208,7 @@ class _Step:
             cost = link.alpha + tokens * sharing / link.bandwidth
             if settings.model_chunks > 1:
                 earlier = (settings.model_chunks - 1) * cost
-                self.streams.issue(PIPELINE, f"send activations of earlier pieces, {when}", earlier)
+                self.streams.issue(PIPELINE, f"send activations of earlier parts, {when}", earlier)
             self.streams.issue(PIPELINE, f"send activations, {when}", cost, self.computed[-1:])
 
     def _gather(self, piece: Work, when: str) -> list[Span]:

@@ -157,6 +157,6 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         times = 2 * layers * (1 + (back and full))
         moved = call("all_to_all", "expert", settings.expert_parallel, routed * times, when)
         yield moved if settings.engine == "torch" else replace(moved, copies=max(1, known.chosen))
-        if settings.pipeline_parallel > 1:  # each of its pieces, except that the pipeline's first or last sends nothing
+        if settings.pipeline_parallel > 1:  # each of its parts, except that the pipeline's first or last sends nothing
             sends = settings.model_chunks - (settings.pipeline_stage == 0 if back else settings.last_stage)
             yield call("send", "stage", 2, sends * tokens // tensor, when)

@@ -48,7 +48,7 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
     if pieces > transformer.layers + 2 or len(counts) < settings.pipeline_parallel:
         raise PlanError(  # embedding and head count as two layers, as in Llama 3 405B
             f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
-            f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
+            f"do not fill {pieces} parts. Choose fewer stages or fewer model_chunks."
         )
     first, last = stage == 0, settings.last_stage
     outer = model.units[0]

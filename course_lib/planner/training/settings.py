@@ -45,7 +45,7 @@ class Settings:
         capacity_factor: tokens that an expert computes, with padding, for each that comes if all get as many.
         pipeline_parallel: stages of layers, each on ranks of its own.
         pipeline_stage: the stage that is planned; 0 holds the most micro-batches.
-        model_chunks: pieces of layers of a pipeline stage. With one the schedule is 1F1B, with more it is interleaved.
+        model_chunks: parts of a pipeline stage. With one the schedule is 1F1B, with more it is interleaved.
         checkpointing: the activations that backward recomputes: none ("none"), the attention core ("selective",
             Korthikanti's), all but the attention's result and every second matrix product ("operators", torchtitan's),
             or all of a layer except its input ("full").
@@ -210,7 +210,7 @@ class Settings:
     def in_flight(self) -> float:
         """The most micro-batches whose activations a stage holds (Narayanan et al., arXiv 2104.04473, section 2.2).
 
-        Interleaved, as Megatron-LM warms up: (p - stage - 1) 2 + (chunks - 1) p pieces, and the one at work.
+        Interleaved, as Megatron-LM warms up: (p - stage - 1) 2 + (chunks - 1) p parts, and the one at work.
         """
         stages, stage = self.pipeline_parallel, self.pipeline_stage
         if stages == 1:

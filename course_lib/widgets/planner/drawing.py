@@ -89,7 +89,7 @@ def _numbers(shown: Shown) -> tuple[str, ...]:
 def _memory(now: Shown, before: Shown | None, end: float) -> str:
     plan, there = now.plan, now.hardware.memory_bytes
     earlier = before.plan.moments if before else {}
-    rows = [_axis(end, size(end), there / end, f"device: {size(there)}")]
+    rows = [_axis(size(end), there / end, f"device: {size(there)}")]
     for moment, held in _distinct(plan):
         total, was = sum(held.values()), sum(earlier[moment].values()) if moment in earlier else None
         blocks = _stacked((nbytes, CATEGORIES[kind], f"{kind} {size(nbytes)}") for kind, nbytes in held.items())
@@ -121,7 +121,7 @@ def _traffic(now: Shown, before: Shown | None, end: float) -> str:
         for call in now.plan.collectives
     ]
     sent, was = size(now.plan.sent_bytes), before and before.plan.sent_bytes
-    rows = [_axis(end, size(end)), _row("all together", sent, _stacked(calls), end, was)]
+    rows = [_axis(size(end)), _row("all together", sent, _stacked(calls), end, was)]
     rows += [_row(what, size(nbytes), [(0, nbytes, colour, what)], end) for nbytes, colour, what in calls]
     kinds = dict.fromkeys(map(_category, now.plan.collectives))
     return _panel(f"Sent by {sender(now.plan)} in a step", [(kind, CATEGORIES[kind]) for kind in kinds], rows, before)
@@ -136,7 +136,7 @@ def _time(now: Shown, before: Shown | None, end: float) -> str:
     timeline = now.plan.timeline(now.hardware)
     took = before and before.plan.step_seconds(before.hardware)
     whole = [(0, timeline.seconds, EARLIER, "the step")]
-    rows = [_axis(end, duration(end)), _row("the step", duration(timeline.seconds), whole, end, took)]
+    rows = [_axis(duration(end)), _row("the step", duration(timeline.seconds), whole, end, took)]
     kinds = dict.fromkeys(map(_kind, timeline.spans))
     for stream in dict.fromkeys(span.stream for span in timeline.spans):
         blocks: list[Block] = []
@@ -179,6 +179,6 @@ def _row(
     )
 
 
-def _axis(end: float, last: str, mark: float = 2.0, label: str = "") -> str:
+def _axis(last: str, mark: float = 2.0, label: str = "") -> str:
     marked = f'<small style="left:{mark:.3%}">{label}</small>' if label else "<small>0</small>"
     return f'<li class="plan-axis" aria-hidden="true"><div>{marked}<small style="right:0">{last}</small></div></li>'

@@ -138,7 +138,7 @@ def test_the_ends_of_a_pipeline_send_one_way() -> None:
 
 
 def test_interleaved_stages_send_after_each_piece() -> None:
-    """Two pieces a stage: the first stage sends both forward, and of its gradients only the second's."""
+    """Two parts a stage: the first stage sends both forward, and of its gradients only the second's."""
     assert sent(world_size=2, pipeline_parallel=2, model_chunks=2) == [
         ("send", "forward", 2 * TOKENS), ("send", "backward", TOKENS)
     ]  # fmt: skip
