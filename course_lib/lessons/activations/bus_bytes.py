@@ -41,7 +41,7 @@ exercise = Exercise("activations.bus_bytes", title="What crosses the bus", draw=
     Offloading the optimizer in 16 bits costs 4Ψ/N bytes on the bus in a step. FSDP2's `CPUOffloadPolicy` offloads
     parameters too, so nearly 12Ψ/N cross: up to 8Ψ/N to the GPU, because it casts a shard to 16 bits after the copy and
     gathers most units twice, and 4Ψ/N back. In exchange, the GPU keeps no model states between
-    steps. With accumulation, parameters cross again for each micro-batch, gradients each time that they are reduced.""")
+    steps. With accumulation, parameters cross again for each micro-batch, and gradients whenever they are reduced.""")
 
 
 @exercise
