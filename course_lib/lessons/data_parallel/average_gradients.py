@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...exercises import Case, Exercise, Solution, draw_world_size
-from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters
+from .data import DTYPES, add_digits, draw_shapes, draw_unused, give_gradients, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -21,6 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[nn.Module]:
         params = parameters(shapes, dtype, seed + rank)  # averaging these would show
         give_gradients(params, seed, rank, unused[rank])
+        add_digits(params, rank, world_size)
         if frozen is not None:
             params[frozen].grad = None
             params[frozen].requires_grad_(False)

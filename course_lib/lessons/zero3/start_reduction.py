@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from ...exercises import Case, Exercise, dtype_name, lets_go, whole_numbers
-from ..data_parallel.data import draw_unused, give_gradients, last_rank_comes_later
+from ..data_parallel.data import add_digits, draw_unused, give_gradients, last_rank_comes_later
 from .data import (
     DTYPES,
     Holder,
@@ -54,6 +54,7 @@ def reduced_shard(
         unit.shard.grad = whole_numbers(unit.shard.numel(), seed=seed + 7, rank=dist.get_rank(), dtype=dtype)
     gather(unit)
     give_gradients(unit.params, seed, 100 * dist.get_rank(), unused)
+    add_digits(unit.params, dist.get_rank(), dist.get_world_size())
     for param in unit.params:
         if param.grad is not None:
             param.grad *= 12  # 2, 3 and 4 divide it, so averages are exact
