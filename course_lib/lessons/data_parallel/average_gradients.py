@@ -117,8 +117,9 @@ exercise.edit("average-not-stored", {
     "param.grad /= dist.get_world_size()":
     "grad = torch.zeros_like(param) if param.grad is None else param.grad\n"
     "dist.all_reduce(grad)\ngrad = grad / dist.get_world_size()"}, """
-    You divide into a new tensor, which `grad = grad / n` makes, and nothing stores it. So `param.grad` keeps the sum,
-    or None on a rank that had no gradient. Next: assign the average to `param.grad`.""")
+    `param.grad` is still the sum over ranks, or None on a rank that had no gradient. If you divide, the average is in a
+    new tensor, such as `grad = grad / n` makes, and does not reach `param.grad`.
+    Next: store the average in `param.grad`, on every rank.""")
 
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
     Frozen parameters get a gradient of zeros. An optimizer with weight decay would then change parameters that must not

@@ -126,8 +126,8 @@ exercise.edit("steps-every-fourth-batch", BF16 | {"for x in batches:": "for numb
     after every batch. Next: keep the steps, and give the optimizer weights in fp32.""")
 
 exercise.edit("own-gradients", {"engine = DistributedDataParallel(model)\n": "engine = model\n"}, """
-    The updates add up, but each rank trains on its own gradients, because nothing averages them any more.
-    Next: keep `DistributedDataParallel`.""")
+    The updates add up, but each rank's update uses its own gradients, not the average over ranks.
+    Next: average the gradients before the optimizer takes them, as `DistributedDataParallel` does in backward.""")
 
 
 @exercise.variant

@@ -161,8 +161,8 @@ exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Next: return the function itself, without calling it.""")
 
 exercise.edit("overwrites", {" if unit.shard.grad is None else unit.shard.grad + grad_shard": ""}, """
-    You overwrite `unit.shard.grad`, so the gradient of earlier micro-batches is lost.
-    Next: add to it if it is not None.""")
+    `unit.shard.grad` has only the new gradient: that of earlier micro-batches is gone.
+    Next: which lines assign to `unit.shard.grad`? If it is not None, add to it.""")
 
 exercise.edit("divides-what-was-there", {" / dist.get_world_size()": "", ADDS:
     f"{ADDS}\nunit.shard.grad /= dist.get_world_size()"}, """
