@@ -203,6 +203,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(3, 5)], [t(-3, -5)], "The sign is reversed"),
         ([(3.0, t(1))], [(6.0, t(2))], "Exactly 2 times"),
         (FOUR, FOUR[1:] + FOUR[:1], "rank 2 holds what rank 3 should, rank 3 holds what rank 0 should"),
+        ([torch.tensor([2**24 + 1, 3])], [torch.tensor([2**24, 3])], "rounded to the nearest that float32 has"),
         (FOUR[:2], FOUR[1::-1], "rank 0 holds what rank 1 should, rank 1 holds what rank 0 should"),
         (FOUR, [FOUR[0], FOUR[2], FOUR[1], FOUR[3]], "rank 1 holds what rank 2 should, rank 2 holds what rank 1"),
         (FOUR, [FOUR[2]] * 4, "Every rank holds what only rank 2 should hold"),

@@ -94,3 +94,11 @@ def test_a_mistake_is_a_guess_if_the_source_has_the_right_text_where_it_is() -> 
     verdict = DOUBLED.check(twice)
     assert verdict.mistake is None and verdict.findings[0].likely == ""
     assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though your code is written diff")
+
+
+def test_names_of_variables_do_not_count_in_the_source() -> None:
+    def twice(values: list[int]) -> list[int]:
+        [2 * value for value in values]
+        return values + values
+
+    assert DOUBLED.check(twice).mistake is None

@@ -124,9 +124,15 @@ def smallest(failed: Trial, found: list[Finding], run: Callable[[Case], Trial]) 
 
 
 def whole_numbers(*shape: int, seed: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return whole numbers from -500 to 500, different on each rank: their sums are exact in every dtype."""
+    """Return whole numbers from -500 to 500, different on each rank: their sums are exact in every dtype.
+
+    In int64, the first one is a number that float32 does not have, so that a trip through float32 shows.
+    """
     generator = torch.Generator().manual_seed(seed + rank)
-    return torch.randint(-500, 501, shape, generator=generator).to(dtype)
+    numbers = torch.randint(-500, 501, shape, generator=generator).to(dtype)
+    if dtype == torch.int64:
+        numbers.flatten()[:1] = 2**24 + 1 + 2 * rank
+    return numbers
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -10,8 +10,10 @@ If no mistake behaves the same, two of them at once may: mistakes are edits, so 
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import inspect
+import keyword
 import re
 import time
 from collections.abc import Sequence
@@ -48,10 +50,10 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
 def contradicted(mistake: Mistake, solution: Solution) -> bool:
     """Return whether the solution's source contains the right text wherever the mistake changes it.
 
-    Then the solution behaves like the mistake for a different reason.
+    Then the solution behaves like the mistake for a different reason. All names of variables count as the same name.
     """
-    yours, made = (f" {' '.join(_words(one))} " for one in (solution, mistake.solution))
-    kept = [f" {' '.join(_tokens(old))} " for old in mistake.edits]
+    yours, made = (_nameless(_words(one), one) for one in (solution, mistake.solution))
+    kept = [_nameless(_tokens(old), mistake.solution) for old in mistake.edits]
     changed = [old for old in kept if old not in made]
     return bool(changed) and all(old in yours for old in changed)
 
@@ -79,6 +81,17 @@ def _words(solution: Solution) -> list[str]:
 
 def _tokens(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
+
+
+def _nameless(tokens: list[str], solution: Solution) -> str:
+    """Return the tokens as text, with `_` for each name that the solution itself gives."""
+    known = {*keyword.kwlist, *dir(builtins), *getattr(solution, "__globals__", {})}
+    known -= set(solution.__code__.co_varnames) if hasattr(solution, "__code__") else set()
+    words = [
+        "_" if token.isidentifier() and token not in known and last != "." else token
+        for last, token in zip(["", *tokens], tokens, strict=False)
+    ]
+    return f" {' '.join(words)} "
 
 
 def _nearest(mistakes: Sequence[Mistake], end: float, runs: Runs, cases: Sequence[Case]) -> Mistake | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from fractions import Fraction
@@ -116,10 +117,21 @@ def ranks_differ(gap: Gap) -> Cause | None:
     )
 
 
+def _rounded(gap: Gap) -> Cause | None:
+    for expected, given in gap.pairs:
+        ours = numbers(expected)
+        if ours is None or tuple(ctypes.c_float(number).value for number in ours) != numbers(given):
+            return None
+    return Cause(
+        likely="The right numbers, rounded to the nearest that float32 has.",
+        action="Look for a tensor in float32 on the way, such as one that was made without a dtype.",
+    )
+
+
 def _reordered(gap: Gap) -> Cause | None:
     for expected, given in gap.pairs:
         ours, theirs = numbers(expected), numbers(given)
-        if ours is None or theirs is None or len(ours) < 2:
+        if ours is None or theirs is None or len(ours) < 2 or close(ours, theirs, gap.tolerance):
             return None
         if not close(tuple(sorted(ours)), tuple(sorted(theirs)), gap.tolerance):
             return None
@@ -130,6 +142,7 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _scaled,
     _permuted,
     _one_for_all,
+    _rounded,
     _reordered,
     _not_combined,
 )

@@ -47,7 +47,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("activations.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""
-    Call `layer(x)` once, and return the bytes that autograd keeps for backward. Autograd saves tensors, and several of
+    Call `layer(x)`, and return the bytes that autograd keeps for backward. Autograd saves tensors, and several of
     them can share one storage: count each storage once, with all of its bytes. Leave out the storages of the layer's
     parameters and buffers, which exist anyway. The input `x` counts if it is saved.""", hints="""
     Which operations need their input to compute a gradient? Which of them need their output?

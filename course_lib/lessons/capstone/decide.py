@@ -74,6 +74,8 @@ def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     try:
         planned = planned_for(brief, answer)
         right = cost(brief, answer, planned)
+        choice = {name: answer[name] for name in CHOICE}
+        of_one = cost(brief, answer, plan(**brief["settings"], **choice, micro_batches=1))
     except (TypeError, ValueError) as refusal:
         yield "refused", f"The planner refuses this choice: {refusal}"
         return
@@ -81,7 +83,11 @@ def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not isinstance(answer[name], (int, float)):
             yield name, f"{name} is {answer[name]!r}, which is no number."
         elif not isclose(answer[name], right[name], rel_tol=0.01):
-            yield name, f"{name} is wrong: yours is {answer[name] / right[name]:.4g} times the planner's number."
+            one = isclose(answer[name], of_one[name], rel_tol=0.001)
+            yield name, (
+                f"{name} is wrong: yours is {answer[name] / right[name]:.4g} times the planner's number."
+                + f" It is that of a plan with one micro-batch; a step has {planned.settings.micro_batches}." * one
+            )
     yield from broken_limits(answer, brief, planned, right)
 
 

@@ -96,6 +96,12 @@ exercise.edit("never-stepped", {"engine.step()\n": ""}, """
     You compute gradients and never use them, so the model does not change.
     Next: call `engine.step()` after backward.""")
 
+exercise.edit("every-second-batch", {"for x, y in batches:": "for number, (x, y) in enumerate(batches):",
+    "engine.zero_grad()\n": "if number % 2 == 0:\n    engine.zero_grad()\n", "engine.step()":
+    "if number % 2 == 1:\n    engine.step()"}, """
+    The engine makes a step only after every second batch, with the gradients of two. The task trains on one batch after
+    the other. Next: clear, compute and step for each batch.""")
+
 exercise.edit("cleared-before-step", {"engine.zero_grad()\n": "", "engine.step()": "engine.zero_grad()\n"
     "engine.step()"}, """
     The step has no gradients to use: you clear them between backward and step, or never call backward.

@@ -197,6 +197,10 @@ exercise.edit("saves-whole-tensors", {'{"model": get_model_state_dict(model)}':
     model. Next: save the sharded state as it is; `dcp.save` knows which part of a parameter each rank has.
     """)
 
+exercise.edit("gradients-not-cleared", {"optimizer.step()\noptimizer.zero_grad()\n": "optimizer.step()\n"}, """
+    The gradients of a step are added to those of all steps before it: nothing clears them.
+    Next: clear the gradients after each step, as the program did.""")
+
 exercise.edit("steps-after-each-batch", {"if number % 2 == 1:": "if True:", "number % 2 == 1)\n": "True)\n"}, """
     Your program makes a step after every batch. Two batches make one step.
     Next: step only after every second batch.

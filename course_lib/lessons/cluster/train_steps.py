@@ -158,6 +158,12 @@ exercise.edit("not-sharded", {"fully_shard(make_model())": "make_model()"}, """
     Your model is not sharded: every rank has all of it, and trains it on its own examples.
     Next: call `fully_shard` before you make the optimizer.""")
 
+exercise.edit("averaged-but-not-sharded", {"fully_shard(make_model())": "make_model()", "loss.backward()\n":
+    "loss.backward()\nfor param in model.parameters():\n    dist.all_reduce(param.grad)\n"
+    "    param.grad /= dist.get_world_size()\n"}, """
+    Your ranks train one model together, and each of them has all of it: nothing calls `fully_shard`, so there are no
+    shards to save. Next: call `fully_shard` before you make the optimizer.""")
+
 exercise.edit("never-steps", {"optimizer.step()\n": ""}, """
     The parameters keep the values that `make_model()` gave them: no step updates them.
     Next: let the optimizer make a step after each backward.""")

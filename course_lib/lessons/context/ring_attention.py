@@ -111,7 +111,8 @@ exercise = Exercise("context.ring_attention", title="Keys and values on a ring",
     """, explanation="""
     Besides its own tokens a rank holds two blocks at most: one that it computes with, and one that comes. So its memory
     does not depend on the length of the whole sequence, only on its part of it. Reading a tensor that is being sent is
-    allowed; writing to it is not, which is why the next block comes into a new tensor. A rank computes for
+    allowed; writing to it is not, which is why the next block comes into a new tensor. The caller's `block` may be
+    overwritten here once it is sent; in a model, backward still needs it. A rank computes for
     O(tokens²) with a block and sends O(tokens): with enough tokens a rank, the sends are hidden.
     """)
 

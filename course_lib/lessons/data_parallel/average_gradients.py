@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...exercises import Case, Exercise, Solution, draw_world_size
-from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters
+from .data import DTYPES, add_digits, draw_shapes, draw_unused, give_gradients, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -21,6 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[nn.Module]:
         params = parameters(shapes, dtype, seed + rank)  # averaging these would show
         give_gradients(params, seed, rank, unused[rank])
+        add_digits(params, rank, world_size)
         if frozen is not None:
             params[frozen].grad = None
             params[frozen].requires_grad_(False)
@@ -116,8 +117,9 @@ exercise.edit("average-not-stored", {
     "param.grad /= dist.get_world_size()":
     "grad = torch.zeros_like(param) if param.grad is None else param.grad\n"
     "dist.all_reduce(grad)\ngrad = grad / dist.get_world_size()"}, """
-    You divide into a new tensor, which `grad = grad / n` makes, and nothing stores it. So `param.grad` keeps the sum,
-    or None on a rank that had no gradient. Next: assign the average to `param.grad`.""")
+    `param.grad` is still the sum over ranks, or None on a rank that had no gradient. If you divide, the average is in a
+    new tensor, such as `grad = grad / n` makes, and does not reach `param.grad`.
+    Next: store the average in `param.grad`, on every rank.""")
 
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
     Frozen parameters get a gradient of zeros. An optimizer with weight decay would then change parameters that must not

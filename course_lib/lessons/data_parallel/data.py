@@ -26,6 +26,16 @@ def give_gradients(params: Sequence[nn.Parameter], seed: int, rank: int, unused:
         params[number].grad = whole_numbers(*shape, seed=seed + 100 * number + 50, rank=rank, dtype=dtype)
 
 
+def add_digits(params: Sequence[nn.Parameter], rank: int, world_size: int) -> None:
+    """Make the gradients in float64 numbers that float32 does not have: add 2²⁶ on rank 0, subtract it on the last.
+
+    So sums over ranks remain small, and rounding in float32 shows in them.
+    """
+    for param in params:
+        if param.grad is not None and param.dtype == torch.float64:
+            param.grad += 2**26 * ((rank == 0) - (rank == world_size - 1))
+
+
 def draw_shapes(rng: random.Random, count: int) -> list[tuple[int, ...]]:
     """Return shapes of `count` parameters, of no, one and two dimensions."""
     return [tuple(rng.randint(1, 5) for _ in range(rng.choice((0, 1, 2, 2)))) for _ in range(count)]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...exercises import Case, Exercise, Solution, draw_world_size, same_calls
-from .data import DTYPES, draw_shapes, give_gradients, last_rank_comes_later, parameters, starts_in_time
+from .data import DTYPES, add_digits, draw_shapes, give_gradients, last_rank_comes_later, parameters, starts_in_time
 
 Bucket = list[nn.Parameter]
 
@@ -27,6 +27,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[list[Bucket]]:
         params = parameters(shapes, dtype, seed)
         give_gradients(params, seed, rank, unused[rank])
+        add_digits(params, rank, world_size)
         return ([params[: counts[0]], params[counts[0] :]][: len(counts)],)
 
     what = f"{len(counts)} bucket{'s' * (len(counts) > 1)}, {dtype}"

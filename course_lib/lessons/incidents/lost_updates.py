@@ -125,9 +125,14 @@ exercise.edit("steps-every-fourth-batch", BF16 | {"for x in batches:": "for numb
     You add up four gradients before each step, so that the update is large enough for bf16. The program makes a step
     after every batch. Next: keep the steps, and give the optimizer weights in fp32.""")
 
+exercise.edit("trains-a-copy", {FLOAT: "", "engine = DistributedDataParallel(model)\n":
+    "from copy import deepcopy\nengine = DistributedDataParallel(deepcopy(model).float())\n"}, """
+    The losses fall as they should, and `model` has the weights with which it came: the trained ones are in a copy.
+    Next: train `model` itself, or write the trained weights into it at the end.""")
+
 exercise.edit("own-gradients", {"engine = DistributedDataParallel(model)\n": "engine = model\n"}, """
-    The updates add up, but each rank trains on its own gradients, because nothing averages them any more.
-    Next: keep `DistributedDataParallel`.""")
+    The updates add up, but each rank's update uses its own gradients, not the average over ranks.
+    Next: average the gradients before the optimizer takes them, as `DistributedDataParallel` does in backward.""")
 
 
 @exercise.variant

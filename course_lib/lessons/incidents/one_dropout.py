@@ -128,8 +128,8 @@ exercise.edit("still-rank-0s-numbers", {LOAD: 'torch.set_rng_state(state["random
     Next: save the state of each rank, and let each rank load its own.""")
 
 exercise.edit("first-masks-again", {f"\n{LOAD}": ""}, """
-    You load no random state. The ranks differ, because the program seeds them when it starts, but they draw the
-    numbers of the first batches again: the same elements are dropped as at the beginning.
+    No saved random state is in force when training begins. The ranks differ, because the program seeds them when it
+    starts, but they draw the numbers of the first batches again: the same elements are dropped as at the beginning.
     Next: go on from the state in which each rank stopped.""")
 
 exercise.edit("seeds-by-rank", OF_RANK_0 | {LOAD: 'torch.set_rng_state(state["random"])\ntorch.manual_seed(rank)'}, """
@@ -147,6 +147,10 @@ exercise.edit("neighbours-state", {'state["random"][rank]': 'state["random"][ran
 exercise.edit("dropout-switched-off", OF_RANK_0 | {LOAD: 'torch.set_rng_state(state["random"])\nmodel.eval()'}, """
     You switch dropout off after a restart. The noise is gone, and so is the regularisation that dropout is for.
     Next: keep the model in training mode, and give each rank its random state.""")
+
+exercise.edit("no-dropout-at-all", {"losses = []\n": "model.eval()\nlosses = []\n"}, """
+    Nothing is dropped, not even before the restart: the model is not in training mode.
+    Next: keep the model in training mode. Only the random states need a repair.""")
 
 exercise.edit("state-of-the-start", {GATHER: "", "losses = []\n": f"{GATHER}losses = []\n"}, """
     You collect the states before the training, so a restart repeats the numbers of the run before it.

@@ -34,17 +34,20 @@ class Samples(Dataset[Sample]):
 STOPS = ([5, 8], [8, 10], [3, 10, 12])
 """Where the job of each case is stopped: in the middle of an epoch of eight steps, at its end, or twice."""
 
+PER_RANK = (16, 16, 15)
+"""How many samples a rank has in an epoch. With an odd number, the last batch has one."""
+
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, 64, rng.getrandbits(31)
-    stops = STOPS[number % 3]
-    what = f"{16 * world_size} samples, stopped after {' and '.join(f'step {stop}' for stop in stops)}"
-    return Case(world_size=world_size, args=lambda rank: (width, seed, stops), what=what)
+    stops, count = STOPS[number % 3], PER_RANK[number % 3] * world_size
+    what = f"{count} samples, stopped after {' and '.join(f'step {stop}' for stop in stops)}"
+    return Case(world_size=world_size, args=lambda rank: (count, width, seed, stops), what=what)
 
 
-def stopped_and_resumed(solution: Solution, width: int, seed: int, stops: list[int]) -> dict[str, Any]:
+def stopped_and_resumed(solution: Solution, count: int, width: int, seed: int, stops: list[int]) -> dict[str, Any]:
     """Train up to each of `stops` in a new start of the program."""
-    data = Samples(16 * dist.get_world_size(), width, seed)
+    data = Samples(count, width, seed)
     log: list[tuple[list[int], float]] = []
     with shared_folder() as folder:
         for start, stop in pairwise([0, *stops]):
@@ -181,6 +184,14 @@ exercise.edit("skips-in-every-epoch", {PLACE: "epoch = step // len(loader)\n", S
 exercise.edit("skips-an-epoch", {EPOCH: "sampler.set_epoch(epoch + (resume and not log and done == 0))\n"}, """
     A stop in the middle of an epoch is right, but after a stop at its end you leave out a whole epoch.
     Next: with all batches of epoch 0 done, the next is batch 0 of epoch 1.""")
+
+exercise.edit("last-batch-dropped", {"sampler=sampler)": "sampler=sampler, drop_last=True)"}, """
+    An epoch's last batch is missing where a rank has an odd number of samples: that batch has one sample.
+    `drop_last=True` has this effect. Next: compare the samples of one epoch with all that the sampler gives.""")
+
+exercise.edit("steps-rounded-down", {PLACE: "epoch, done = divmod(step, len(data) // world_size // 2)\n"}, """
+    With an odd number of samples on each rank, an epoch has one step more than you count, for the last sample. So the
+    place in the epoch is wrong. Next: count the steps as the loader counts its batches.""")
 
 exercise.edit("counts-from-zero", {"\n" + STEP: ""}, """
     Your second start counts its steps from zero, with parameters that have made them already. It makes more steps in

@@ -122,6 +122,10 @@ exercise.edit("average-of-the-last-step", {COPY: "", UPDATE: "pass", RETURN:
     What you return are the parameters after the last step: the average was dropped, or it is the memory of the
     parameters themselves. Next: keep the average, as shards with memory of their own.""")
 
+exercise.edit("weights-swapped", {UPDATE: "average[name].lerp_(param.detach(), 0.9)"}, """
+    In your average, the parameters of a step have the weight 0.9, and the average before it has 0.1. In the program it
+    was the other way round. Next: which of the two does the weight of `lerp_` belong to?""")
+
 exercise.edit("only-on-rank-zero", WHOLE | {COPY: COPY + SHARD, SHARD: "", UPDATE:
     "whole = param.full_tensor().detach()\nif dist.get_rank() == 0:\n    average[name].lerp_(whole, 0.1)",
     "optimizer = torch": "if dist.get_rank() > 0:\n    average.clear()\noptimizer = torch"}, """

@@ -32,9 +32,13 @@ def draw(rng: random.Random, number: int) -> Case:
 
     def args(rank: int) -> tuple[list[torch.Tensor]]:
         drawn = zip(kinds.items(), numels, strict=True)
-        return ([make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn],)
+        tensors = [make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn]
+        if number == 2:
+            first = make_tensor("a copy", 4, seed, rank)
+            tensors += [first, 2 * first] if rank == 0 else [2 * first, first]
+        return (tensors,)
 
-    what = f"{len(kinds)} tensors"
+    what = f"{len(kinds)} tensors" + ", and two that have changed places" * (number == 2)
     return Case(world_size=world_size, args=args, what=what)
 
 
@@ -125,6 +129,21 @@ exercise.edit("nearly-equal", {"torch.equal": "torch.allclose"}, """
 exercise.edit("equal-sums", {"torch.equal(tensor, original)": "tensor.double().sum() == original.double().sum()"}, """
     You also count a tensor that has the original's values in a different order. A comparison of one number, such as the
     sum, does that. Next: compare value with value, place by place.""")
+
+@exercise.mistake
+def anywhere_in_the_list(tensors: list[torch.Tensor]) -> int:
+    """You also count a tensor whose values rank 0 has at a different place in the list. The task compares the same
+    places. Next: compare each tensor only with the original at its own place."""
+    originals = [tensor.clone() for tensor in tensors]
+    for original in originals:
+        dist.broadcast(original, src=0)
+    copied = 0
+    for tensor in tensors:
+        alike = [original for original in originals if original.dtype == tensor.dtype]
+        if dist.get_rank() != 0 and any(torch.equal(tensor, original) for original in alike):
+            copied += tensor.nbytes
+    return copied
+
 
 exercise.edit("only-rank-0-broadcasts", {"dist.broadcast(": "if dist.get_rank() == 0:\n    dist.broadcast("}, """
     Only rank 0 calls broadcast, so the others never receive. All ranks call a collective: with `src=0`, rank 0 sends

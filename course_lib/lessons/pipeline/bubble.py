@@ -8,7 +8,7 @@ from ...exercises import Case, Exercise
 def draw(rng: random.Random, number: int) -> Case:
     sizes = ((4, 8, 1), (4, 8, 2), (1, 4, 1), (8, 8, 4), (16, 32, 1), (8, 64, 5))
     world_size, micro_batches, chunks = sizes[number % 6]
-    what = f"{micro_batches} micro-batches, chunks = {chunks}"
+    what = f"world size {world_size}, {micro_batches} micro-batches, chunks = {chunks}"
     return Case(world_size=0, args=lambda rank: (world_size, micro_batches, chunks), what=what)
 
 

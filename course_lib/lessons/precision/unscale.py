@@ -128,6 +128,10 @@ exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
     the shard keeps the old one. Next: divide in place.""")
 
+exercise.edit("multiplies", {"grad /= scale": "grad *= scale"}, """
+    The gradients are multiplied by `scale`. They contain this factor already, because the loss was scaled before
+    backward. Next: divide by it.""")
+
 exercise.edit("new-tensors", {"for grad in grads:\ngrad /= scale":
     "for shard in shards:\n    if shard.grad is not None:\n        shard.grad = shard.grad / scale"}, """
     The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer

@@ -147,8 +147,8 @@ exercise.edit("without-orthogonal", {"orthogonal(torch.cat(rows))": "torch.cat(r
     """)
 
 exercise.edit("subtracts-the-gradient", {"lr * update": "lr * grad"}, """
-    You receive the rows of the update, and then subtract the gradient. Next: subtract `lr` times what the scatter has
-    filled.""")
+    You call `orthogonal`, but what reaches the shards is the gradient. Next: follow the result of `orthogonal`: which
+    line sends it, and which line subtracts it?""")
 
 exercise.edit("adds", {"shard -= ": "shard += "}, """
     You add the update, so the loss rises. Next: subtract it.""")

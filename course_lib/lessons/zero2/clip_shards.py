@@ -119,6 +119,13 @@ exercise.edit("largest-norm-for-all", {"dist.all_reduce(squares)\n": "",
     contains the squares of every rank. So you clip too little, or not at all.
     Next: add up the squares over ranks, and take the root afterwards.""")
 
+exercise.edit("clips-by-its-own-norm", {"squares)\nnorm = squares.sqrt()\n":
+    "squares)\nnorm = squares.sqrt()\nown = torch.cat([torch.zeros(1), *[grad.flatten() for grad in grads]]).norm()\n",
+    SCALE: "if own > max_norm:\n    for grad in grads:\n        grad *= max_norm / own"}, """
+    You return the norm of all shards, and each rank clips by the norm of its own. So the shards of one gradient are
+    scaled by different factors, and the gradient's direction changes.
+    Next: clip by the norm that you return.""")
+
 exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()":
     "norm = squares.sqrt()\ndist.all_reduce(norm)"}, """
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the

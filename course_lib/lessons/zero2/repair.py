@@ -163,6 +163,12 @@ exercise.edit("keeps-the-others", {f"\n{FREE}": ""}, """
     the next backward adds to the gradients. Next: let a rank drop the gradient where a different rank owns the
     parameter.""")
 
+exercise.edit("reduces-in-the-step", {"for number, param in enumerate(params):\n"
+    "param.register_post_accumulate_grad_hook(partial(on_gradient, number))\n": "", "steps += 1\n":
+    "steps += 1\nfor number, param in enumerate(params):\n    on_gradient(number, param)\n"}, """
+    After backward, every rank still has its own gradients of all parameters: you reduce them only in the step.
+    Next: reduce each gradient during backward, as soon as it is there, and drop it where a different rank owns it.""")
+
 exercise.edit("never-counts", {"steps += 1\n": ""}, """
     The program never counts the steps. With `steps` 0 the bias correction divides by 1 - 0.9**0, which is 0, and the
     model is NaN after the first step, without an error. Next: add 1 to `steps` at the beginning of each step.""")

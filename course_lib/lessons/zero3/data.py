@@ -36,8 +36,8 @@ def total_numel(shapes: Iterable[tuple[int, ...]]) -> int:
 
 
 def draw_params(rng: random.Random, number: int) -> Case:
-    """Draw shapes, dtype and seed of three parameters. Every second draw has float16, which float32 zeros promote."""
-    world_size, dtype = draw_world_size(rng, number), (torch.float32, torch.float16)[number % 2]
+    """Draw shapes, dtype and seed of three parameters. Zeros in float32 promote float16, and round float64."""
+    world_size, dtype = draw_world_size(rng, number), (torch.float32, torch.float16, torch.float64)[number % 3]
     shapes, seed = draw_shapes(rng, world_size), rng.getrandbits(32)
     return Case(
         world_size=world_size,
@@ -48,12 +48,13 @@ def draw_params(rng: random.Random, number: int) -> Case:
 
 
 class Holder(nn.Module):
-    """A module with parameters of given shapes, equal on every rank."""
+    """A module with parameters of given shapes, equal on every rank. Those in float64 are no numbers of float32."""
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype, seed: int) -> None:
         super().__init__()
         drawn = (whole_numbers(*shape, seed=seed, rank=place, dtype=dtype) for place, shape in enumerate(shapes))
-        self.params = nn.ParameterList(nn.Parameter(values) for values in drawn)
+        digits = 1 + 2**-30 if dtype == torch.float64 else 1
+        self.params = nn.ParameterList(nn.Parameter(values * digits) for values in drawn)
 
 
 Memory = list[weakref.ref[torch.UntypedStorage]]

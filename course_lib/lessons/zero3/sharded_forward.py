@@ -22,35 +22,39 @@ IN_USE, AFTER = "while the unit is in use", "after forward"
 class Scaled(nn.Module):
     """A module for x of [2, width] that calls `on_use` while its parameters are in use.
 
-    It ends with a sum, so that a gradient arrives before backward has asked for any parameter.
+    With `places` it ends with a sum, so a gradient arrives before backward has asked for any parameter. Without, it
+    ends with a matrix product, so backward asks for a parameter before any gradient has arrived.
     """
 
-    def __init__(self, width: int, inner: int, dtype: torch.dtype, seed: int, on_use: Callable[[], None]) -> None:
+    def __init__(
+        self, width: int, inner: int, places: bool, dtype: torch.dtype, seed: int, on_use: Callable[[], None]
+    ) -> None:
         super().__init__()
-        shapes = [(inner, width), (inner,), (inner,), (width, inner), (2, width)]
+        shapes = [(inner, width), (inner,), (inner,), (width, inner), *[(2, width)] * places]
         drawn = (whole_numbers(*shape, seed=seed, rank=place, dtype=dtype) for place, shape in enumerate(shapes))
-        self.up, self.gain, self.shift, self.down, self.places = (nn.Parameter(values / 500) for values in drawn)
+        self.up, self.gain, self.shift, self.down, *added = (nn.Parameter(values / 500) for values in drawn)
+        self.places = nn.ParameterList(added)
         self.on_use = on_use
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.tanh(x @ self.up.t()) * self.gain + self.shift
         self.on_use()
-        return hidden @ self.down.t() + self.places
+        return sum(self.places, start=hidden @ self.down.t())
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, dtype, seed = draw_world_size(rng, number), DTYPES[number % 2], rng.getrandbits(32)
-    width, inner = rng.randint(5, 7), rng.randint(8, 11)
+    width, inner, places = rng.randint(5, 7), rng.randint(8, 11), number % 3 != 2
 
-    def args(rank: int) -> tuple[int, int, Tensor, int]:
-        return width, inner, whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500, seed
+    def args(rank: int) -> tuple[int, int, bool, Tensor, int]:
+        return width, inner, places, whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500, seed
 
-    what = f"a unit of {width} × {inner}, {dtype_name(dtype)}"
+    what = f"a unit of {width} × {inner} that ends with a {'sum' if places else 'matrix product'}, {dtype_name(dtype)}"
     return Case(world_size=world_size, args=args, what=what)
 
 
 def output_and_gradients(
-    solution: Callable[[Unit, Tensor], Tensor], width: int, inner: int, x: Tensor, seed: int
+    solution: Callable[[Unit, Tensor], Tensor], width: int, inner: int, places: bool, x: Tensor, seed: int
 ) -> Any:
     memory: Memory = []
 
@@ -59,7 +63,7 @@ def output_and_gradients(
         if dist.get_rank() == 0:  # at later marks, the meter then searches for what holds the parameters; that is slow
             mark(IN_USE)
 
-    unit = poisoned_unit(Scaled(width, inner, x.dtype, seed, on_use))
+    unit = poisoned_unit(Scaled(width, inner, places, x.dtype, seed, on_use))
     x.requires_grad_()
     output = solution(unit, x)
     mark_when_gone(AFTER, memory)
@@ -179,10 +183,16 @@ exercise.edit("copies-every-tensor", {
     they are.""")
 
 exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
-    A parameter is empty when its gradient arrives, and the gradient does not fit. Gathering when autograd asks for a
-    saved parameter is too late: the gradient of a matrix that was only added, such as positions, needs no saved tensor,
-    and arrives first. Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook for
-    that), and let the unit stay gathered.""")
+    A parameter is empty when its gradient arrives, and the gradient does not fit. If you gather when autograd asks for
+    a saved parameter, that is too late: the gradient of a matrix that was only added, such as positions, needs no saved
+    tensor, and arrives first. Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook
+    for that), and let the unit stay gathered.""")
+
+exercise.edit("gathered-by-a-gradient", {"output.register_hook(lambda grad: gather(unit))":
+    "for param in unit.params:\n    param.register_hook(lambda grad: gather(unit))"}, """
+    In backward, a saved parameter is needed before the unit is gathered again. That is so if the gather waits for the
+    gradient of a parameter: at a matrix product, autograd asks for the saved matrix first.
+    Next: gather as soon as the gradient of the output has arrived. A tensor can have a hook for that.""")
 
 exercise.edit("without-the-offset", {"*saved)": "*saved[:2], 0)"}, """
     Your description does not say where in `unit.flat` a view begins, so every saved parameter is read from the front.

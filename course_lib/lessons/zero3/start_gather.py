@@ -46,7 +46,7 @@ def gathered_parameters(
 
 
 exercise = Exercise("zero3.start_gather", title="Gather a unit", draw=draw, trial=gathered_parameters, measured=True,
-    asynchronous=True, inputs_matter=False, case_count=4,
+    asynchronous=True, inputs_matter=False, tolerance=0, case_count=4,
     rules=[one_call_in_time("all_gather"), lets_go(GATHERED), lets_go(FREED)], task="""
     Gather the shards of all ranks into a new tensor, `unit.flat`, with one call of an all-gather. Do not wait for it:
     return a function that waits, and that then makes each of `unit.params` a view of its part of `unit.flat`, in its

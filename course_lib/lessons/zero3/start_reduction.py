@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from ...exercises import Case, Exercise, dtype_name, lets_go, whole_numbers
-from ..data_parallel.data import draw_unused, give_gradients, last_rank_comes_later
+from ..data_parallel.data import add_digits, draw_unused, give_gradients, last_rank_comes_later
 from .data import (
     DTYPES,
     Holder,
@@ -54,6 +54,7 @@ def reduced_shard(
         unit.shard.grad = whole_numbers(unit.shard.numel(), seed=seed + 7, rank=dist.get_rank(), dtype=dtype)
     gather(unit)
     give_gradients(unit.params, seed, 100 * dist.get_rank(), unused)
+    add_digits(unit.params, dist.get_rank(), dist.get_world_size())
     for param in unit.params:
         if param.grad is not None:
             param.grad *= 12  # 2, 3 and 4 divide it, so averages are exact
@@ -160,8 +161,8 @@ exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Next: return the function itself, without calling it.""")
 
 exercise.edit("overwrites", {" if unit.shard.grad is None else unit.shard.grad + grad_shard": ""}, """
-    You overwrite `unit.shard.grad`, so the gradient of earlier micro-batches is lost.
-    Next: add to it if it is not None.""")
+    `unit.shard.grad` has only the new gradient: that of earlier micro-batches is gone.
+    Next: which lines assign to `unit.shard.grad`? If it is not None, add to it.""")
 
 exercise.edit("divides-what-was-there", {" / dist.get_world_size()": "", ADDS:
     f"{ADDS}\nunit.shard.grad /= dist.get_world_size()"}, """
