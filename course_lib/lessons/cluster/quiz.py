@@ -94,8 +94,7 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         A program runs on pretended GPUs. Which of its numbers are those of a real GPU?
 
         - [x] The bytes of its tensors on the GPU
-          > They are rounded as CUDA's allocator does. What libraries work in, such as cuBLAS, is not counted: 67 MB on an
-          > H200.
+          > They are rounded as CUDA's allocator does. What libraries work in is not counted: see docs/gpu.md.
         - [ ] The seconds of a step
           > The CPU computes. Measure seconds on the GPUs that you will use.
         - [ ] The bytes and the seconds
