@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, RankError, World
+from course_lib import CourseError, CourseWarning, RankError, World
 from course_lib.world import Program, Run
 from course_lib.world.rank_threads import printing
 
@@ -468,3 +468,13 @@ def test_gpus_are_pretended_where_a_program_starts_its_ranks_and_on_them(world, 
     )
     run = world(2, gpus=True).run_file(program)
     assert run.output == ("cuda:0 2 4096\n", "cuda:1 2 4096\n")
+
+
+def test_a_warning_names_the_line_that_runs_a_program(write) -> None:
+    program = write(
+        "import torch, torch.distributed as dist\ndist.init_process_group()\n"
+        "work = dist.all_reduce(torch.ones(1), async_op=True)\ndist.destroy_process_group()"
+    )
+    with pytest.warns(CourseWarning, match="never waited for") as caught:  # a kernel shows the text of a cell again
+        World(2).run_file(program)
+    assert [one.filename for one in caught] == [__file__]
