@@ -78,7 +78,7 @@ def add_run_arguments(parser: Any) -> None:
     limit = "stop the ranks after so many seconds (a day)"
     parser.add_argument("--timeout", type=positive, default=86400, metavar="S", help=limit)
     parser.add_argument("--report", type=report, metavar="FILE", help="write a page of the run, as HTML")
-    kept = "keep values: more faults are found, and the page steps through the run"
+    kept = "keep values and watch tensors in flight: more faults are found, and the page steps through the run"
     parser.add_argument("--replay", action="store_true", help=kept)
     parser.add_argument("--no-measure", dest="measure", action="store_false", help="do not measure memory")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")

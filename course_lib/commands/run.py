@@ -104,6 +104,7 @@ def _world(options: argparse.Namespace) -> World:
         timeout=options.timeout,
         measure=options.measure,
         replay=options.replay,
+        strict=options.replay,
         gpus=_gpus(options, program, name),
     )
 

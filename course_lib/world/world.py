@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import CourseError, CourseWarning
-from ..meter import ALLOCATORS, gpu_bytes
+from ..meter import ALLOCATORS, gpu_bytes, is_learners
 from .backends import chosen
 from .errors.rank_error import RankError
 from .errors.reported import About
@@ -210,8 +211,17 @@ class World:
                 raise
         run.about = about
         for warning in run.warnings:
-            warnings.warn(warning, CourseWarning, stacklevel=3)
+            warnings.warn(warning, CourseWarning, stacklevel=_learners_level())
         return run
+
+
+def _learners_level() -> int:
+    """Return the `stacklevel` at which a warning names the learner's line that called the caller. A kernel forgets what
+    it has shown of a cell, and shows the same text again; of a line of the course, it would not."""
+    level, frame = 1, sys._getframe(1)
+    while not is_learners(frame.f_code) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def prepared(fn: Callable[..., Any], *, replay: bool, strict: bool) -> Callable[..., Any]:

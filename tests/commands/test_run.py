@@ -288,6 +288,22 @@ def test_a_page_of_the_run_is_written_to_a_file(program, tmp_path: Path, fails: 
     assert "<title>" in text and os.path.basename(path) in text and "Replay" in text
 
 
+def test_replay_names_a_tensor_that_is_used_before_its_wait(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group()
+        x = torch.ones(1000)
+        work = dist.all_reduce(x, async_op=True)
+        norm = x.norm()
+        work.wait()
+        dist.destroy_process_group()
+        """
+    )
+    assert course_run("--world", "simulated", path) == course_run("--world", "simulated", "--replay", path) == 0
+    assert capsys.readouterr().out.count("Warning: both ranks used a tensor of all_reduce #1 before its wait") == 1
+
+
 def test_ctrl_c_while_the_fork_server_loads_torch_is_reported_in_one_line(program) -> None:
     command = [sys.executable, "-m", "course_lib.commands.cli", "run", program("")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, RankError, World
+from course_lib import CourseError, CourseWarning, RankError, World
 from course_lib.world import Program, Run
 from course_lib.world.rank_threads import printing
 
@@ -283,6 +283,45 @@ def test_started_ranks_run_when_the_program_reads_a_queue(write, capsys: pytest.
         World(2).run_file(write(READS_A_QUEUE.format(queue="multiprocessing.Queue()")))
 
 
+def test_ranks_started_through_a_context_are_found(write) -> None:
+    start = (
+        "context = mp.get_context('spawn'); processes = [{}.Process(target=work, args=(rank, 3, 1)) for rank in (0, 1)]"
+    )
+    for context in ("context", "mp.get_context('spawn')", "multiprocessing.get_context(method='fork')"):
+        assert Program.found(write(SPAWNS.format(start=start.format(context))), ()).starts_ranks
+
+
+RANK_0 = """
+    import torch.distributed as dist, torch.multiprocessing as mp
+
+    def run(rank, size, store=None):
+        dist.init_process_group("gloo", rank=rank, world_size=size, store=store)
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        mp.set_start_method("spawn")
+        processes = [mp.Process(target=run, args=(rank, {size})) for rank in range({first}, 3)]
+        [process.start() for process in processes]
+        run(0, {parent}, dist.HashStore())
+        [process.join() for process in processes]
+"""
+
+
+def test_a_program_whose_own_process_is_a_rank_is_refused(write) -> None:
+    program = write(RANK_0.format(size=3, first=1, parent=3))
+    with pytest.raises(ValueError, match=r"the process that starts 2 of the ranks would be a rank, too.*rank 0"):
+        World(2).run_file(program)
+    run = World(2).run_file(write(RANK_0.format(size=3, first=0, parent=1)))
+    assert len(run) == 3 and not dist.is_initialized()
+
+
+def test_started_ranks_cannot_choose_their_numbers(write, tmp_path: Path) -> None:
+    program = SPAWNS.format(start="mp.spawn(work, args=(3, Box(1)), nprocs=3)")
+    program = program.replace("rank=rank, world_size", "rank=2 - rank, world_size")
+    with pytest.raises(RankError, match=r"given rank=2, and it is 0 here\. A world numbers the ranks: .*passes first"):
+        World(2).run_file(write(program), str(tmp_path / "box"))
+
+
 def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tmp_path: Path) -> None:
     program = SPAWNS.format(start="mp.spawn(work, args=(3, Box(1)), nprocs=3)")
     program = program.replace("dist.all_reduce(x)", "rank == 2 or dist.all_reduce(x)")
@@ -472,3 +511,13 @@ def test_gpus_are_pretended_where_a_program_starts_its_ranks_and_on_them(world, 
     )
     run = world(2, gpus=True).run_file(program)
     assert run.output == ("cuda:0 2 4096\n", "cuda:1 2 4096\n")
+
+
+def test_a_warning_names_the_line_that_runs_a_program(write) -> None:
+    program = write(
+        "import torch, torch.distributed as dist\ndist.init_process_group()\n"
+        "work = dist.all_reduce(torch.ones(1), async_op=True)\ndist.destroy_process_group()"
+    )
+    with pytest.warns(CourseWarning, match="never waited for") as caught:  # a kernel shows the text of a cell again
+        World(2).run_file(program)
+    assert [one.filename for one in caught] == [__file__]

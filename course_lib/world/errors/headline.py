@@ -195,7 +195,8 @@ _ADVICE = {
     "number of elements": "find why the sizes differ: a different model, order or batch on a rank, a call that a rank "
     "skipped earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If "
     "they are meant to differ, pad the shorter tensors.",
-    "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
+    "shape": "give tensors of the same shape. torch alone would run this: it matches the elements in the order of "
+    "memory, which mixes up those of a transposed tensor. If that order is meant, pass tensor.view(-1) on every rank.",
     "dtype": "look for a call that a rank skipped earlier (a gradient that is None). If there is none, convert the "
     "tensors to one dtype before the call, on every rank.",
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",

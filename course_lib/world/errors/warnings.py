@@ -96,11 +96,11 @@ def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     rank, call = min(first_of.items(), key=lambda item: item[1].match)
     whose = [other for other, its_first in first_of.items() if its_first.match == call.match]
     name = next((one.name for one in call.values.brought if not one.finite), "") if call.values else ""
-    where = "" if call.values else f" in the first {BEGINNING:,} elements of a tensor"
+    earlier = "one" if call.values else f"a NaN in the first {BEGINNING:,} elements of a tensor"
     yield (
         f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
         f"{name and f', in {name},'} at {quoted(call.line)}{_counters(call, calls[rank])}. No earlier call had "
-        f"one{where}. Next: look at how {who(whose)} computed it, or whether it was filled at all after `torch.empty` "
+        f"{earlier}. Next: look at how {who(whose)} computed it, or whether it was filled at all after `torch.empty` "
         "or `to_empty`. An attention mask contains such values on purpose, and a loss scaler expects them."
     )
 
@@ -196,9 +196,10 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
     if not any(numbers.values()):
         return (
             f"{text}, unless each rank holds a different part of the model, as in tensor parallelism. They differ from "
-            "the first step on. Next: if each rank holds the whole model, start every rank with the same weights (the "
-            "same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel) and the same learning rate. "
-            "If it did, look for a gradient that is None on some ranks only."
+            "this optimizer's first step on. Next: if each rank holds the whole model, start every rank with the same "
+            "weights (the same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel), the same "
+            "learning rate and the same optimizer state. If it did, look for a gradient that is None on some ranks "
+            "only."
         )
     before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
     if len(before) > 1:
@@ -207,6 +208,6 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
             "whose gradients are not averaged, such as one after a backward in no_sync()."
         )
     return (
-        f"{text}. They were equal before it. Next: look for a gradient that is None, or for what changes parameters or "
-        "the optimizer's settings, on some ranks only."
+        f"{text}, unless each rank changes its own on purpose. They were equal before it. Next: look for a gradient "
+        "that is None, or for what changes parameters or the optimizer's settings, on some ranks only."
     )

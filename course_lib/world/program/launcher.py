@@ -23,7 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed import device_mesh
+from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import is_learners
@@ -31,7 +34,7 @@ from ..pickling import FunctionCall, pickled
 from ..processes.modules import unpack_with_main
 from ..rank_threads.rank_state import rank_variables
 from ..run import Run
-from ..torch_hooks import interposer
+from ..torch_hooks import default_group, interposer
 from ..torch_hooks.patching import Replacement, replaced
 from .main import is_main
 from .program import Program
@@ -168,11 +171,24 @@ class _Launcher:
         yield BaseProcess, "start", start_later
         for owner, name in ((Queue, "get"), (SimpleQueue, "get"), (BaseProxy, "_callmethod")):
             yield owner, name, self._after_start(getattr(owner, name))
+        for module in (dist, c10d, device_mesh):
+            yield module, "init_process_group", self._init_process_group
         for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
             yield module, "start_processes", self._start_processes
 
         if b"elastic_launch" in self._program.source or b"notebook_launcher" in self._program.source:
             yield self._of_elastic()
+
+    def _init_process_group(self, *args: Any, **kwargs: Any) -> None:
+        """Make a default group of the process that starts ranks, unless it would wait there for ranks that do not run
+        yet."""
+        if self._waiting and kwargs.get("world_size") != 1:
+            raise ValueError(
+                f"the process that starts {len(self._waiting)} of the ranks would be a rank, too. It would wait here "
+                "for the others forever: they begin when it calls join. Start every rank as a Process, rank 0 also. Or "
+                'start none: let each rank read its number from os.environ["RANK"], as under torchrun.'
+            )
+        default_group.init(*args, **kwargs)
 
     def _after_start(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return `call`, a queue's `get` or any method of a manager's object, so that a `get` runs the ranks first."""

@@ -33,7 +33,7 @@ from ..torch_hooks.patching import replaced
 from .main import is_main
 
 _STARTERS = re.compile(
-    r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher|elastic_launch)"
+    r"(?!psutil\.)((\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher|elastic_launch)|.*\.Process)"
 )
 """The functions with which a program starts its ranks itself."""
 

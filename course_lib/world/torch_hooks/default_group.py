@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from ..collectives.rank import InterposedRank
 
 _BACKENDS = {"gloo", "nccl", dist.Backend.UNDEFINED}
-_init = c10d.init_process_group
+init = c10d.init_process_group
+"""torch's own."""
+
+
+_CHOSEN = {
+    "world_size": "The number of ranks is chosen at the start: World(2), course run --ranks 2, mp.spawn(..., "
+    "nprocs=2). Pass that number, and to each rank its own; or leave both out.",
+    "rank": "A world numbers the ranks: a process that a program starts has the number that mp.spawn passes first, or "
+    "its place in the order of start(). Pass that number.",
+}
+"""Why an argument must be the world's, and what to do."""
 
 
 def join(
@@ -31,17 +41,17 @@ def join(
 ) -> None:
     """Join the default group. torch's own time limit is long, because the coordinator finds a missing rank first."""
     timeout = timedelta(hours=1)
-    _init(backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device_id)
+    init(backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device_id)
 
 
 def replacements() -> Iterator[Replacement]:
-    signature = inspect.signature(_init)
+    signature = inspect.signature(init)
 
-    @functools.wraps(_init)
+    @functools.wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         interposer = current()
         if interposer is None:
-            return _init(*args, **kwargs)
+            return init(*args, **kwargs)
         asked = signature.bind(*args, **kwargs).arguments
         _check_backend(asked.get("backend"))
         _check_numbers(interposer, **asked)
@@ -72,8 +82,4 @@ def _check_numbers(
         said = (passed.get(name), in_address.get(name), environ.get(name.upper()))
         asked = next((int(number) for number in said if number not in (None, -1)), have)
         if asked != have:
-            raise CourseError(
-                f"init_process_group was given {name}={asked}, and it is {have} here. The number of ranks is chosen at "
-                "the start: World(2), course run --ranks 2, mp.spawn(..., nprocs=2). Pass that number, and to each "
-                "rank its own; or leave both out."
-            )
+            raise CourseError(f"init_process_group was given {name}={asked}, and it is {have} here. {_CHOSEN[name]}")

@@ -44,13 +44,14 @@ FIRST = (
     "model, as in tensor parallelism."
 )
 FAULTS = {
-    "seed": f"{FIRST} They differ from the first step on.",
-    "rate": f"{FIRST} They differ from the first step on.",
+    "seed": f"{FIRST} They differ from this optimizer's first step on.",
+    "rate": f"{FIRST} They differ from this optimizer's first step on.",
     "skip": "parameters differ (rank 0 | rank 1) after step 3 of rank 1 at _. Before it, they had made different "
     "numbers of steps (rank 0: 3; rank 1: 2).",
     "alone": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They differed before it, after a "
     "step with gradients that were not equal.",
-    "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They were equal before it.",
+    "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _, unless each rank "
+    "changes its own on purpose. They were equal before it.",
 }
 
 
@@ -73,6 +74,19 @@ def test_a_nan_that_stays(local_world, ddp: bool) -> None:
     assert re.match(
         r"rank 1 brought a value that is not finite \(infinity or NaN\) to all_reduce #\d+ at .* in train", warning
     )
+
+
+def masks() -> None:
+    dist.broadcast(torch.full((4,), -torch.inf), 0)
+    dist.all_reduce(torch.tensor([torch.nan if rank() else 1.0]))
+
+
+@pytest.mark.parametrize(("replay", "op"), [(False, "all_reduce #1"), (True, "broadcast #1")])
+def test_an_infinity_before_the_first_nan_is_not_denied(local_world, replay: bool, op: str) -> None:
+    with pytest.warns(CourseWarning, match="not finite"):
+        (warning,) = local_world(2, replay=replay).run(masks).warnings
+    earlier = "one" if replay else "a NaN in the first 4,096 elements of a tensor"
+    assert f" to {op} at " in warning and f"No earlier call had {earlier}. Next" in warning
 
 
 def shards() -> None:

@@ -1,6 +1,7 @@
 """Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
 
 import functools
+import os
 import re
 import types
 from contextlib import nullcontext
@@ -47,6 +48,17 @@ def gpus(local_world):
 def mlp():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+
+def test_a_rank_may_choose_which_gpus_it_sees(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # of the machine: it says nothing about pretended GPUs
+
+    def program():
+        before = torch.cuda.device_count()
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0,2" if dist.get_rank() == 0 else "1"
+        return before, torch.cuda.device_count()
+
+    assert list(gpus(3).run(program)) == [(3, 2), (3, 1), (3, 1)]
 
 
 def batch(rank):

@@ -51,6 +51,10 @@ def make_only_the_own_group() -> None:
             "shape in all_reduce #1: rank 0: float32 [3, 2]; ranks 1-3: float32 [2, 3]",
         ),
         (
+            lambda: dist.broadcast(torch.ones(4, 2) if rank() else torch.ones(8), 0),
+            "shape in broadcast #1: rank 0: float32 [8]; ranks 1-3: float32 [4, 2]",
+        ),
+        (
             lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank() == 0 else dist.ReduceOp.SUM),
             "reduction in all_reduce #1: rank 0: max; ranks 1-3: sum",
         ),
@@ -77,6 +81,23 @@ def make_only_the_own_group() -> None:
 def test_calls_that_do_not_fit(program, headline) -> None:
     error = failure(World(4), program)
     assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
+
+
+def test_the_message_on_shapes_says_that_torch_compares_only_sizes() -> None:
+    error = failure(World(2), lambda: dist.all_reduce(torch.ones(2, 3) if rank() else torch.ones(6)))
+    assert "torch alone would run this: it matches the elements in the order of memory" in str(error)
+
+
+@pytest.mark.parametrize("shapes", [((), (1,)), ((1, 1), (1,)), ((0,), (0, 4))], ids=str)
+def test_the_shape_of_one_element_is_free(local_world, shapes) -> None:
+    def program():
+        x = torch.full(shapes[rank()], 1.0 + rank())
+        dist.all_reduce(x)
+        dist.broadcast(x, 1)
+        return x.flatten().tolist()
+
+    run = local_world(2).run(program)
+    assert list(run) == [[] if 0 in shapes[0] else [3.0]] * 2 and run.warnings == ()
 
 
 def broadcast_from_outside() -> None:

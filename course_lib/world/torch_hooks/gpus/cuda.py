@@ -121,7 +121,7 @@ def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda *args, **kwargs: True,
-        "device_count": lambda: gpus.count,
+        "device_count": lambda: gpus.visible_count,
         "set_device": set_device,
         "current_device": lambda: gpus.current,
         "device": device,

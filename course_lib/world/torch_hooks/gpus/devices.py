@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from ....meter import MemoryMeter, current
 from .. import interposer
 
 CPU = torch.device("cpu")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 Device = torch.device  # which is replaced while GPUs are pretended
 
 
@@ -29,8 +31,15 @@ class Gpus:
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.count, self.nbytes = count, nbytes
+        self._visible = os.environ.get(_VISIBLE)
         self._set: dict[Any, int] = {}  # by rank, as `set_device` says
         self._named: dict[Any, int] = {}  # by rank, the last number that the program named
+
+    @property
+    def visible_count(self) -> int:
+        """The number of GPUs, or of those that the program names in CUDA_VISIBLE_DEVICES."""
+        named = os.environ.get(_VISIBLE)
+        return min(self.count, named.count(",") + 1) if named and named != self._visible else self.count
 
     @property
     def chosen(self) -> int | None:
