@@ -26,7 +26,7 @@ BUCKET_BYTES = 25 * 2**20
 
 
 def an_eighth(params: Iterable[Parameter]) -> int:
-    """Return an eighth of the bytes of `params`, at most BUCKET_BYTES: stage 2 holds two flat_grads at a time."""
+    """Return an eighth of the bytes of `params`, at most BUCKET_BYTES: stage 2 holds two or three flat_grads."""
     return max(1, min(BUCKET_BYTES, sum(param.nbytes for param in params) // 8))
 
 

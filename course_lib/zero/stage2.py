@@ -9,7 +9,7 @@ Each rank then updates its shards, and the updated shards are all-gathered.
 
 Bytes per rank for Ψ parameters on N ranks with Adam:
 4Ψ + 4Ψ/N + 8Ψ/N in fp32; 2Ψ + 4Ψ/N + 12Ψ/N in bf16 with fp32 masters and averages (2Ψ + 14Ψ/N in the paper, which
-keeps averages in fp16). In backward, flat_grad of two buckets adds to this.
+keeps averages in fp16). In backward, flat_grad of two buckets adds to this; of more if gradients come out of order.
 Elements sent per rank and step: 2Ψ·(N-1)/N; each further micro-batch before the step adds Ψ·(N-1)/N.
 """
 

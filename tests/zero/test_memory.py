@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Adam
 
 from benchmarks.stages import PEAKS, peak_bytes
-from course_lib import World, mark, zero
+from course_lib import TinyGPT, World, batch, mark, zero
 
 ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
 
@@ -115,6 +115,26 @@ def test_stage_2_frees_gradients_as_backward_goes_on() -> None:
         < 1.75 * parameters
         < one.memory[0].marks["after backward"].peak_bytes
     )
+
+
+def test_as_many_buckets_hold_whole_gradients_as_the_lesson_says() -> None:
+    """Two if gradients arrive in the order of the list. In TinyGPT, those of norm2 arrive before those of attention."""
+
+    def rank(make, x, bucket_bytes):
+        made = zero.Stage2(make(), Adam, lr=0.1, bucket_bytes=bucket_bytes)
+        held = []
+
+        def count(_):
+            sent = made._reduction[0] if made._reduction else None
+            held.append(sum(bucket.flat_grad is not None or bucket is sent for bucket in made.buckets))
+
+        for param in made.module.parameters():
+            param.register_post_accumulate_grad_hook(count)
+        made(x).sum().backward()
+        return max(held)
+
+    assert list(World(2).run(rank, lambda: layers(*[64] * 9), torch.ones(1, 64), 50_000)) == [2, 2]
+    assert list(World(2).run(rank, TinyGPT, batch(0, 2)[0], 50_000)) == [3, 3]
 
 
 @pytest.mark.slow

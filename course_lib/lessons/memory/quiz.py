@@ -95,7 +95,7 @@ def stage_1(rng: random.Random) -> Numeric:
     psi = billions * 10**9
     moments_only = rank_bytes(psi, "mixed", world_size, ["first moment", "second moment"])
     return Numeric(
-        prompt=f"{world_size} ranks train {billions}B parameters in mixed precision with Adam, and share everything "
+        prompt=f"{world_size} ranks train {billions}B parameters in mixed precision with Adam, and shard everything "
         "that the optimizer keeps. How large are the model states on one rank?",
         expected=sum(rank_bytes(psi, "mixed", world_size, OPTIMIZER).values()),
         unit="GiB",
@@ -107,8 +107,8 @@ def stage_1(rng: random.Random) -> Numeric:
                 "That is 8 + 8/N bytes, as in fp32. In mixed precision the masters belong to the optimizer, "
                 "and are sharded, too: 4 + 12/N.",
             ),
-            (total(psi, "mixed"), "That is data parallel, where the ranks share nothing."),
-            (total(psi, "mixed") / world_size, "You share everything. Parameters and gradients are whole."),
+            (total(psi, "mixed"), "That is data parallel, where nothing is sharded."),
+            (total(psi, "mixed") / world_size, "You shard everything. Parameters and gradients are whole."),
         ),
     )
 

@@ -27,9 +27,9 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("memory.rank_bytes", title="What is left when copies go", draw=draw, task="""
-    Return a dict with the bytes of each part, as `training_bytes` does, on the rank that holds most. The ranks share
-    the psi elements of each part named in `cut`, as evenly as they can; an element is never split. Every rank holds the
-    other parts whole.""", hints="""
+    Return a dict with the bytes of each part, as `training_bytes` does, on the rank that holds most. The psi
+    elements of each part named in `cut` are cut over the ranks, as evenly as possible; an element is never split. Every
+    rank holds the other parts whole.""", hints="""
     How many elements of a part that is cut does the fullest rank hold? How many of a part that is not cut?
 
     The largest share is psi divided by the number of ranks, rounded up. A share is like a smaller model, so
@@ -43,8 +43,8 @@ exercise = Exercise("memory.rank_bytes", title="What is left when copies go", dr
     return {part: ... if part in cut else ... for part in whole}
     ```
     """, explanation="""
-    A shard is like a model with fewer parameters, so one calculator computes both. The ranks share elements, not bytes.
-    The fullest rank has one element more if there is a remainder, and this rank decides whether the model fits. Cutting
+    A shard is like a model with fewer parameters, so one calculator computes both. Elements are cut, not bytes. The
+    fullest rank has one element more if there is a remainder, and this rank decides whether the model fits. Cutting
     the optimizer's three parts is ZeRO stage 1; stage 2 cuts the gradients as well, and stage 3 the parameters.""")
 
 
@@ -52,8 +52,8 @@ exercise = Exercise("memory.rank_bytes", title="What is left when copies go", dr
 def rank_bytes(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
     """Return the bytes of each part of the model states on the rank that holds most.
 
-    The ranks share the psi elements of each part named in `cut` as evenly as they can. Every rank
-    holds the whole of the other parts. Parts and precisions are those of `training_bytes`.
+    The psi elements of each part named in `cut` are cut over the ranks as evenly as possible. Every
+    rank holds the whole of the other parts. Parts and precisions are those of `training_bytes`.
     """
     share = -(-psi // world_size)  # rounded up
     whole, shard = training_bytes(psi, precision), training_bytes(share, precision)
@@ -83,7 +83,7 @@ exercise.edit("broken-elements", {"shard[part]": "whole[part] / world_size"}, ""
     Next: share the elements first, in whole numbers, rounded up.""")
 
 exercise.edit("cuts-everything", {" if part in cut else whole[part]": ""}, """
-    You cut every part. The ranks share only the parts in `cut`; every rank holds the other parts whole.
+    You cut every part. Only the parts in `cut` are cut over the ranks; every rank holds the other parts whole.
     Next: test for each part whether it is in `cut`.""")
 
 exercise.edit("cuts-nothing", {"shard[part] if part in cut else ": ""}, """
@@ -91,7 +91,7 @@ exercise.edit("cuts-nothing", {"shard[part] if part in cut else ": ""}, """
     Next: return the bytes of a share for the parts in `cut`.""")
 
 exercise.edit("masters-stay-whole", {"in cut": 'in set(cut) - {"master weights"}'}, """
-    You leave the master weights whole. Only the optimizer uses them, as it does the moments, so the ranks share them,
+    You leave the master weights whole. Only the optimizer uses them, as it does the moments, so they are cut,
     too: 12 bytes of each parameter, not 8. Next: treat "master weights" like every other part.""")
 
 exercise.edit("any-cut-cuts-all", {"part in cut": "cut"}, """
@@ -99,12 +99,12 @@ exercise.edit("any-cut-cuts-all", {"part in cut": "cut"}, """
     Next: ask for each part whether it is in the list.""")
 
 exercise.edit("bytes-rounded-up", {"shard[part]": "-(-whole[part] // world_size)"}, """
-    You divide bytes, and round up to a whole byte. An element is never split, so the ranks share elements.
+    You divide bytes, and round up to a whole byte. An element is never split, so elements are cut, not bytes.
     Next: which number has to be rounded up, before you compute any bytes?""")
 
 exercise.edit("one-rank-takes-the-rest", {SHARE: "psi // world_size + psi % world_size"}, """
-    One rank takes the whole remainder. The task asks to share as evenly as possible: then no rank holds more than one
-    element more than another. Next: how large is the largest share, if the remainder is shared, too?""")
+    One rank takes the whole remainder. The task asks to cut as evenly as possible: then no rank holds more than one
+    element more than another. Next: how large is the largest share, if the remainder is cut over the ranks, too?""")
 
 
 @exercise.variant

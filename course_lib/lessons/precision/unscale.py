@@ -78,9 +78,9 @@ exercise = Exercise("precision.unscale", title="Unscale, and agree", draw=draw, 
     """, explanation="""
     With sharded gradients, an overflow is in the shard of one rank, and the other ranks cannot see it. Each rank
     contributes one number, and one all-reduce combines them. Here it takes the minimum of the flags. The sum of the
-    numbers of overflows works too, and so does the norm, which clipping needs anyway. Division by a power of two is
-    exact. It has to happen in fp32: in fp16 the divided gradients would underflow, and the scale was there to avoid
-    that.""")
+    numbers of overflows works too, and so does the norm, which clipping needs anyway, except that it may also reject
+    finite gradients above about 1e19, whose squares overflow. Division by a power of two is exact. It has to happen in
+    fp32: in fp16 the divided gradients would underflow, and the scale was there to avoid that.""")
 
 
 @exercise

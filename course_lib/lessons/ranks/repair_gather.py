@@ -50,8 +50,8 @@ exercise = Exercise("ranks.repair_gather", title="Repair: ranks disagree", draw=
     """, explanation="""
     Ranks have to agree before they call: on the root, on sizes, on dtypes. If they do not know a value, they first send
     it to each other, in a message whose size they know. Pad, gather, cut is the usual way to gather pieces of different
-    sizes. You will need it again when the number of ranks does not divide the parameters. NCCL and gloo check none of
-    this themselves: at best they hang or crash.""")
+    sizes. You will need it again when the number of ranks does not divide the parameters. NCCL checks none of this.
+    gloo notices only a message that is longer than expected, and then ends the process.""")
 
 
 @exercise

@@ -134,7 +134,7 @@ QUIZ = Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
         - [x] Smaller buckets
           > The first bucket gets its full size while all activations are in memory.
         - [ ] Larger buckets
-          > Two buckets are in memory during backward, and larger buckets take more.
+          > Two or three buckets are in memory during backward, and larger buckets take more.
         - [ ] More buckets being sent at a time
           > Each bucket keeps its whole gradient until it has been sent.
         - [ ] More micro-batches of the same size
@@ -161,7 +161,7 @@ QUIZ = Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
         - [x] The gradients of a bucket
           > From the first gradient until the reduce-scatter is finished.
         - [ ] The gradients of the model
-          > A rank holds them whole only if one bucket, or two, contain all parameters.
+          > A rank holds them whole only if the buckets that are in memory at one time contain all parameters.
         - [ ] Adam's moments
           > A rank has only the moments of its shards.""", several=True)),
 ))

@@ -113,11 +113,13 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     return finish
     ```
     """, explanation="""
-    `len(finishes)` is the number of the next bucket, so every rank starts the buckets in the same order. At any moment
-    one bucket is being filled and one is being sent. So a rank holds the whole gradients of two buckets, and only
-    shards of all others. If more buckets were sent at a time, their memory would add up, at worst to the whole
-    gradient. If you waited for each bucket at once, backward would stop each time. The loop is a `while`, not an `if`,
-    because one gradient can complete the first of several buckets in line, and the others may be complete already.""")
+    `len(finishes)` is the number of the next bucket, so every rank starts the buckets in the same order. Usually one
+    bucket is being filled and one is being sent. So a rank holds the whole gradients of two buckets, and only shards
+    of all others. More than one bucket is being filled where gradients arrive in a different order from the list, as
+    those of `norm2` in TinyGPT, which come before those of attention. If more buckets were sent at a time, their memory
+    would add up, at worst to the whole gradient. If you waited for each bucket at once, backward would stop each time.
+    The loop is a `while`, not an `if`, because one gradient can complete the first of several buckets in line, and the
+    others may be complete already.""")
 
 
 @exercise
