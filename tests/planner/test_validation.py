@@ -6,7 +6,8 @@ from statistics import median
 
 import pytest
 
-from course_lib.planner import MODELS, Run, Validation, validate
+from course_lib.planner import MODELS, Run, Validation, plan, validate
+from course_lib.planner.timing.schedule import COMPUTE, TENSOR, Timeline
 from course_lib.planner.validation import CRASHED, OUT_OF_MEMORY, PUBLISHED, RAN
 from docs.validation import PAGE, TITAN, page, playbook, polled
 
@@ -204,6 +205,26 @@ def test_errors_of_memory_that_the_pages_text_names(
 ) -> None:
     errors = errors_of(validation, "reserved", lambda run: run.source.startswith(source) and words in run.sharding)
     assert sorted(round(100 * error) for error in errors) == percents
+
+
+def test_sequence_parallelism_gains_less_than_planned() -> None:
+    """A layer of Megatron-LM's 22B model on 8 A100: arXiv 2205.05198, table 4, has 19.6 and 19.0 ms."""
+    shape = {"hidden": 6144, "heads": 64, "kv_heads": 64, "ffn": 24576, "vocab": 51200, "dropout": True}
+    given = {"world_size": 8, "tensor_parallel": 8, "batch": 4, "sequence": 2048, "attention": "math"}
+    text, planned = PAGE.read_text(encoding="utf-8"), []
+    for on in (False, True):
+        models = [replace(MODELS["gpt2"], layers=layers, positions=2048, context=2048, **shape) for layers in (1, 2)]
+        lines = [plan(model=one, stage=0, sequence_parallel=on, **given).timeline("a100") for one in models]
+        passes = [line.busy(COMPUTE) + line.busy(TENSOR) - optimizer(line) for line in lines]
+        planned.append(1e3 * (passes[1] - passes[0]))
+
+    without, together = (f"{milliseconds:.1f} ms" for milliseconds in planned)
+    assert (without, together) == ("25.4 ms", "20.7 ms")
+    assert f"it plans {without} without and\n  {together} with it" in text
+
+
+def optimizer(line: Timeline) -> float:
+    return sum(span.seconds for span in line.spans if span.name == "optimizer step")
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ Streams: "compute", "communication", "tensor parallel" and "expert parallel" for
 parallel" for keys and values, "pipeline" for sends and waits between stages, and "host" for copies over PCIe, the
 optimizer on the CPU, and a slow CPU's launches. Gradients are reduced while earlier layers are still in backward, stage
 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2 of the paper gather the parameters of the last
-step while the first micro-batch's first layers compute. The last micro-batch is scheduled layer by layer; the ones
-before take as long as it does without its reductions, and the first one's forward waits for the gathers as well.
+step while the first micro-batch's first layers compute. The last micro-batch is scheduled layer by layer. The ones
+before are one span on each stream, with as much work, and as much of it hidden, as the last one without its reductions;
+the first one's forward waits for the gathers as well.
 """
 
 from collections.abc import Sequence
@@ -42,23 +43,23 @@ def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
     """
     step = _Step(piece_of(model, settings), settings, hardware)
     if settings.micro_batches > 1 or settings.pipeline_parallel > 1:
-        stages = _micro_batch_seconds(model, settings, hardware)
-        before = (settings.micro_batches - 1) * stages[settings.pipeline_stage]
-        done = [step.earlier(before)] if before else []
+        stages = _micro_batches(model, settings, hardware)
+        if before := settings.micro_batches - 1:
+            step.earlier(stages[settings.pipeline_stage], before)
         if settings.pipeline_parallel > 1:
-            waits = step.streams.issue(PIPELINE, "wait for other stages", waiting_seconds(stages, settings), done)
-            step.streams.wait(COMPUTE, [waits])
+            waiting = waiting_seconds([stage.seconds for stage in stages], settings)
+            step.streams.wait(COMPUTE, [step.streams.issue(PIPELINE, "wait for other stages", waiting)])
     return step.run(last=True)
 
 
-def _micro_batch_seconds(model: Model, settings: Settings, hardware: Hardware) -> list[float]:
-    """Return how long each stage works on a micro-batch, without reductions. Stages with equal pieces take as long."""
+def _micro_batches(model: Model, settings: Settings, hardware: Hardware) -> list[Timeline]:
+    """Return each stage's work on a micro-batch, without late reductions. Stages with equal pieces do the same."""
     pieces, known = [], {}
     for stage in range(settings.pipeline_parallel):
         at = replace(settings, pipeline_stage=stage)
         pieces.append((piece_of(model, at), at.last_stage, leaves_node(at, hardware.devices)))
         if pieces[-1] not in known:
-            known[pieces[-1]] = _Step(pieces[-1][0], at, hardware).run(last=False).seconds
+            known[pieces[-1]] = _Step(pieces[-1][0], at, hardware).run(last=False)
     return [known[one] for one in pieces]
 
 
@@ -128,16 +129,27 @@ class _Step:
             self._update()
         return self.streams.timeline()
 
-    def earlier(self, seconds: float) -> Span:
-        """Schedule `seconds` of micro-batches before the last. The first one's forward waits for the late gathers."""
-        label = "earlier micro-batches"
+    def earlier(self, each: Timeline, times: int) -> None:
+        """Schedule `times` micro-batches before the last, each as in `each`, as one span on each stream.
+
+        Computing is first, and each stream overlaps with it for as long as in all of them. The first micro-batch's
+        forward waits for the late gathers. The last micro-batch begins when all work of the others is done.
+        """
+        label, begun = "earlier micro-batches", Timeline(spans=())
         if self.gathers_late:
             pieces, alone = work.forward(self.model, self.settings), _Step(self.model, self.settings, self.hardware)
             alone._pass("forward", pieces)
-            self.first = True
+            self.first, begun = True, alone.streams.timeline()
             self._pass("forward", pieces, label=f"{label}, ")
-            seconds = max(0.0, seconds - alone.streams.timeline().seconds)
-        return self.streams.issue(COMPUTE, label, seconds)
+        computed = self.streams.issue(COMPUTE, label, max(0.0, times * each.busy(COMPUTE) - begun.busy(COMPUTE)))
+        end = computed._replace(end=computed.start + max(0.0, times * each.seconds - begun.seconds))
+        for stream in sorted({PIPELINE, *(span.stream for span in each.spans)} - {COMPUTE}):
+            exposed = times * each.exposed(stream, COMPUTE) - begun.exposed(stream, COMPUTE)
+            busy = times * each.busy(stream) - begun.busy(stream)
+            if busy > 0:
+                self.streams.issue(stream, label, busy, [computed._replace(end=computed.end + exposed - busy)])
+            self.streams.wait(stream, [end])
+        self.streams.wait(COMPUTE, [end])
 
     def _pass(self, when: str, pieces: list[Work], label: str = "") -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""

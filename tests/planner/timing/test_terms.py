@@ -1,6 +1,7 @@
 """Each term of a step, on machines where one term takes all the time: a second is one operation, byte or message."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -155,10 +156,42 @@ def test_a_prefetch_of_one_is_gathered_while_the_one_before_computes() -> None:
 
 
 def test_stage_3_reduces_in_each_micro_batch() -> None:
-    """As above, 12 s with the last reduction, before the next micro-batch begins."""
+    """As above, 12 s with the last reduction, before the next micro-batch begins.
+
+    Of these, 9 s are computing, and 9 s gathers and reductions, 3 s of them while nothing is computed.
+    """
     line = planned(**STAGE_3, prefetch=1, micro_batches=3).timeline(SECOND)
 
-    assert places(line, "earlier micro-batches") == [(0, 2 * 12)]
+    assert places(line, "earlier micro-batches") == [(0, 2 * 9), (2 * 9 - 2 * 6, 2 * 12)]
+    assert places(line, "gather layer 0")[0] == (2 * 12, 2 * 12 + 1)
+    assert line.seconds == 3 * 12
+
+
+@pytest.mark.parametrize("network", ["h100", "h100-infiniband", "h100-ethernet"])
+@pytest.mark.parametrize("given", [
+    {"stage": 3}, {"stage": 2}, {"stage": 1, "engine": "nanotron"},
+    {"stage": 3, "tensor_parallel": 4, "offload": ["parameters"]}, {"stage": 3, "context_parallel": 2},
+])  # fmt: skip
+def test_each_micro_batch_computes_and_communicates_as_much_as_one(network: str, given: dict[str, Any]) -> None:
+    """From three micro-batches to four, each stream does, and exposes, as much more as from two to three."""
+    settings = {"model": "llama-7b", "world_size": 8 if network == "h100" else 64, "sequence": 2048} | given
+    two, three, four = (plan(**settings, micro_batches=count).timeline(network) for count in (2, 3, 4))
+
+    for stream in {span.stream for span in four.spans}:
+        for what in (Timeline.busy, lambda line, stream: line.exposed(stream, COMPUTE)):
+            more = what(four, stream) - what(three, stream)
+            assert more == pytest.approx(what(three, stream) - what(two, stream), abs=1e-9)
+            assert 0 <= more <= four.seconds - three.seconds + 1e-9
+
+
+def test_waiting_for_the_network_is_not_computing() -> None:
+    """Over 100 Gb/s Ethernet nearly all of a step is communication, however many micro-batches there are."""
+    given = {"model": "llama-7b", "world_size": 64, "stage": 3, "sequence": 2048}
+    one, four = (plan(**given, micro_batches=count).timeline("h100-ethernet") for count in (1, 4))
+
+    assert four.busy(COMPUTE) == pytest.approx(4 * one.busy(COMPUTE), rel=0.02)
+    assert four.busy(COMMUNICATION) == pytest.approx(4 * one.busy(COMMUNICATION))
+    assert four.exposed(COMMUNICATION, COMPUTE) == pytest.approx(four.seconds - four.busy(COMPUTE))
 
 
 def test_kept_parameters_are_gathered_once() -> None:
@@ -302,7 +335,8 @@ def test_a_layer_exchanges_in_two_calls() -> None:
     given = {"world_size": 2, "tensor_parallel": 2, "sequence_parallel": False, "batch": 3, "micro_batches": 2}
     found = spans(machine, TENSOR, **given)
 
-    assert found == {f"all_reduce of activations of layer {at}": [4, 4] for at in (0, 1)}
+    calls = {f"all_reduce of activations of layer {at}": [4, 4] for at in (0, 1)}
+    assert found == calls | {"earlier micro-batches": [16]}
 
 
 def test_computing_waits_for_the_exchange() -> None:
@@ -371,7 +405,7 @@ def test_only_the_first_forward_hides_the_gather_of_updated_parameters(stage: in
     assert [places(line, f"{label}forward layer {at}")[0] for at in range(3)] == [(1, 2), (2, 3), (3, 4)]
     each = 9 if stage == 1 else 10
     assert line.seconds == pytest.approx(1 + 9 + 1 + each * (micro_batches - 1))
-    assert line.busy(COMPUTE) == pytest.approx(line.seconds - 2)
+    assert line.busy(COMPUTE) == 9 * micro_batches
 
 
 def test_one_micro_batch_in_a_pipeline_waits_for_no_reductions() -> None:
