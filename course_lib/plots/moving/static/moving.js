@@ -267,6 +267,7 @@ svg.setAttribute("aria-hidden", "true");
 theme();
 try {
   new MutationObserver(() => setTimeout(theme, 100)).observe(parent.document.body, {attributes: true});
+  parent.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTimeout(theme, 100));
 } catch { /* the same */ }
 new ResizeObserver(fit).observe(document.body);
 fit();
