@@ -13,6 +13,7 @@ from .picture import Picture
 LEFT = 60
 STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": STALLED}
 """The activities of a rank, with their colours."""
+OF_A_STEP = "The rows show one step; the bars and these numbers are of the whole run."
 
 
 def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None = None) -> Picture:
@@ -27,7 +28,6 @@ def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None 
         between: start and end of the part to draw, in seconds; the whole run by default. The bars are of the whole run.
     """
     start, end = between or (0.0, max(timeline.end for timeline in timelines))
-    in_all = " in the whole run" if between else ""
     canvas = Canvas()
     canvas.legend([*STATES.items(), ("bytes in flight", MOVING)])
     canvas.y += 4
@@ -42,6 +42,7 @@ def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None 
     canvas.text(WIDTH, canvas.y, f"milliseconds from the start of the {'step' if between else 'run'}", "end", **NOTE)
     shares = {f"rank {t.rank}": t.overlap for t in timelines if t.overlap is not None}
     if shares:
+        in_all = " in the whole run" if between else ""
         canvas.title(f"Bytes that each rank sent{in_all}: hidden behind computing, or exposed")
     for name, hidden in shares.items():
         canvas.text(0, canvas.y + 17, name)
@@ -52,7 +53,7 @@ def plot_timeline(timelines: Sequence[Any], between: tuple[float, float] | None 
                 canvas.block(x, canvas.y + 2, across - 1, 20, colour, f"{percent(share)} {word}")
             x += across
         canvas.y += 26
-    return canvas.picture(_caption(timelines, in_all), "\n".join(map(str, timelines)))
+    return canvas.picture(_caption(timelines, OF_A_STEP if between else ""), "\n".join(map(str, timelines)))
 
 
 def _draw_rank(canvas: Canvas, timeline: Any, since: float, until: float, scale: float) -> None:
@@ -87,22 +88,22 @@ def merged(intervals: Iterable[Any], gap: float) -> list[tuple[float, float, set
     return spans
 
 
-def _caption(timelines: Sequence[Any], in_all: str) -> str:
-    sentences = []
+def _caption(timelines: Sequence[Any], about: str) -> str:
+    sentences = [about] if about else []
     waits = {t.rank: sum(part.end - part.start for part in t.waited_for_peers) for t in timelines}
     most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
     if waits[most] > waits[least]:
         sentences.append(
-            f"Rank {most} waited longest for the others{in_all} ({duration(waits[most])}), rank {least} least "
+            f"Rank {most} waited longest for the others ({duration(waits[most])}), rank {least} least "
             f"({duration(waits[least])}). The rank that waits least is usually the slow one."
         )
     overlaps = [timeline.overlap for timeline in timelines if timeline.overlap is not None]
     low, high = percent(min(overlaps, default=0)), percent(max(overlaps, default=0))
     if not overlaps:
-        sentences.append(f"No rank sent anything{in_all}.")
+        sentences.append("No rank sent anything.")
     elif high == "0 %":
-        sentences.append(f"No bytes moved while a rank was computing{in_all}.")
+        sentences.append("No bytes moved while a rank was computing.")
     else:
         share = low if low == high else f"Depending on the rank, {low} to {high}"
-        sentences.append(f"{share} of the bytes moved while the rank was computing{in_all}.")
+        sentences.append(f"{share} of the bytes moved while the rank was computing.")
     return " ".join(sentences)

@@ -47,6 +47,8 @@ def test_the_cursor_begins_at_the_peak_and_says_bytes_and_line(page: Page, width
     assert box is not None
     page.mouse.move(box["x"] + 0.55 * box["width"] if width > 400 else 300, box["y"] + 80)
     expect(words).to_contain_text("3 MB")
+    mark = page.locator("i").bounding_box()
+    assert mark is not None and mark["y"] >= box["y"] + 26 * box["width"] / 784 - 1  # below the legend
     visible = words.bounding_box()
     assert visible is not None and visible["x"] >= 0 and visible["x"] + visible["width"] <= width
 

@@ -116,6 +116,29 @@ def test_a_cursor_reads_the_boxes_under_mouse_and_keyboard(opened) -> None:
     expect(page.locator("#caption")).to_contain_text("4 ranks, 8 micro-batches. 1F1B: idle 16 % of the time")
 
 
+@pytest.mark.parametrize("name", ["schedules", "units"])
+def test_the_sliders_thumb_stands_over_the_cursor(opened, name: str) -> None:
+    page = opened(FIGURES[name]())
+    for key, side in (("Home", "left"), ("End", "right")):
+        page.get_by_role("slider", name="time").press(key)
+        thumb, line = page.evaluate(
+            "side => [time.getBoundingClientRect()[side] + (side === 'left' ? 8 : -8),"
+            " reading.firstChild.getBoundingClientRect().left]",
+            side,
+        )
+        assert abs(thumb - line) <= 2
+
+
+def test_a_figure_in_a_page_follows_the_system(page: Page) -> None:
+    look = "body { color: #111 } @media (prefers-color-scheme: dark) { body { color: #eee } }"
+    page.emulate_media(color_scheme="light")
+    page.set_content(f"<style>{look}</style>{move_zero().html}")
+    root = page.frame_locator("iframe").locator("html")
+    expect(root).to_have_attribute("style", "color-scheme: light;")
+    page.emulate_media(color_scheme="dark")
+    expect(root).to_have_attribute("style", "color-scheme: dark;")
+
+
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_play_goes_to_the_end_and_can_be_paused(opened, page: Page, motion: str) -> None:
     page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from ...meter import mark
 
 LAYERS, WIDTH = 6, 16
 LAYER_BYTES = 4 * WIDTH * WIDTH
+WHOLE_BYTES = LAYERS * LAYER_BYTES
 READ, FILLED = "at the last read", "once the shards are filled"
 
 
@@ -66,7 +67,7 @@ def never_whole(trial: Trial) -> Iterator[Finding]:
         if held > allowed:
             yield Finding(
                 observed=f"rank {rank} held up to {held:,} bytes; {allowed:,} suffice.",
-                likely=f"The layers have {LAYERS * LAYER_BYTES:,} bytes together.",
+                likely=f"All layers are in memory at once: {WHOLE_BYTES:,} bytes." if held > WHOLE_BYTES else "",
                 action="Find the line after which this rank holds all layers, in a model or in a list of tensors.",
             )
             break
@@ -136,14 +137,18 @@ exercise.edit("memory-before-shards", {SHARD: "", EMPTY: EMPTY + SHARD}, """
     Your model gets memory before it is sharded, so for a moment every rank holds room for the whole model.
     Next: shard the model on the meta device, and call `to_empty` afterwards.""")
 
+exercise.edit("fills-before-shards", {SHARD: "", CUT: "read(name)", "return model": SHARD + "return model"}, """
+    Your model gets memory and is filled before it is sharded, so every rank holds the whole model.
+    Next: shard the model on the meta device. Then call `to_empty`, and fill the shards.""")
+
 exercise.edit("reads-all-first", {"read(name)": "tensors[name]",
     EMPTY: f"{EMPTY}tensors = {{name: read(name) for name in model.state_dict()}}\n"}, """
     The model is sharded, but every rank holds all tensors of the checkpoint at once.
     Next: read one tensor, fill its shard, and let go of the tensor before you read the next.""")
 
 exercise.edit("not-filled", {f"shard.copy_({CUT})": CUT}, """
-    The shards still have the undefined values of `to_empty`: what you read is never written into them.
-    Next: copy what you cut into the shard.""")
+    The shards do not have the values that `read` returns.
+    Next: cut each tensor that `read` returns, and copy your part into the shard.""")
 
 exercise.edit("copies-a-plain-tensor", {CUT: "read(name)"}, """
     You copy a whole tensor into a DTensor. torch refuses this, because it cannot know how the tensor is to be cut.

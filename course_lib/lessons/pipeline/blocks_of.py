@@ -16,9 +16,15 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def of_every_rank(solution, world_size, blocks):
-    """Return each rank's numbers, whether a range, a list or an array was returned: parts must not overlap."""
-    parts = {f"rank {rank}": solution(rank, world_size, blocks) for rank in range(world_size)}
-    return {"blocks": {rank: listed(numbers) for rank, numbers in parts.items()}}
+    """Return how many blocks the ranks have, and their numbers: parts must not overlap.
+
+    Ranges, lists and arrays count. Return the first part that is none of them as it is.
+    """
+    parts = {f"rank {rank}": listed(solution(rank, world_size, blocks)) for rank in range(world_size)}
+    for part in parts.values():
+        if not isinstance(part, list):
+            return part
+    return {"blocks on each rank": ", ".join(str(len(part)) for part in parts.values()), "blocks": parts}
 
 
 def listed(numbers):

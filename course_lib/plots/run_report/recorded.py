@@ -66,7 +66,7 @@ def _timelines(ranks: dict[str, Sequence[Spans]]) -> Picture:
         for (what, colour), spans in zip(COLOURS.items(), rows, strict=True):
             intervals = [SimpleNamespace(start=begin, end=end) for begin, end in sorted(spans)]
             for begin, end, _ in merged(intervals, 0.5 / scale):
-                canvas.rect((begin - start) * scale, canvas.y + 4, (end - begin) * scale, 16, colour)
+                canvas.rect((begin - start) * scale, canvas.y + 4, max(1, (end - begin) * scale), 16, colour)
             canvas.y += 20
             busy = sum(end - begin for begin, end, _ in merged(intervals, 0))
             lines.append(f"{title}, {what}: {percent(busy / seconds)}")

@@ -6,12 +6,14 @@ if (!this.nextSibling) {
   const bytes = count => count < 1e3 ? `${count} bytes` : count < 1e6 ? `${short(count, 1e3)} kB` : `${short(count, 1e6)} MB`;
   const at = places => places[Math.min(places.length - 1, Math.floor(slider.value / 1000 * places.length))];
   box.insertAdjacentHTML("beforeend", `
-    <i style="position: absolute; top: 0; border-left: 2px solid #d9573b; pointer-events: none"></i>
+    <i style="position: absolute; border-left: 2px solid #d9573b; pointer-events: none"></i>
     <input type="range" aria-label="Moment" max="1000" style="display: block; width: 88%; height: 24px; margin: 0 0 0 10.46%">
     <output style="display: block; position: sticky; left: 0; min-height: 3em; max-width: calc(100vw - 48px)"></output>`);
   const [mark, slider, words] = [...box.children].slice(1);
   slider.oninput = () => {
-    mark.style.height = `${this.clientHeight}px`;
+    const legend = this.clientWidth * 26 / 784;  // its height
+    mark.style.top = `${legend}px`;
+    mark.style.height = `${this.clientHeight - legend}px`;
     mark.style.left = `${10.46 + 0.088 * slider.value}%`;
     words.innerText = all.map(([title, places]) => `${title}: ${bytes(at(places)[0])} · ${labels[at(places)[1]]}`).join("\n");
   };

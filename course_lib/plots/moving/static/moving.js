@@ -156,7 +156,8 @@ function show() {
 // -- the cursor -------------------------------------------------------------------------------------------------------
 
 const drawing = make("svg:g"), reading = make("svg:g");
-const time = make("input", {type: "range", min: 0, max: 1, step: 0.01});
+const time = make("input", {type: "range", "aria-label": "time", min: 0, max: 1, step: 0.01});
+const BUTTON = 38, THUMB = 16;  // widths
 const play = make("button", {type: "button", "aria-label": "Play"});
 let position = 0.35, playing = 0;
 
@@ -221,7 +222,8 @@ function sweep() {
 }
 
 function addCursor() {
-  form.append(make("div", {class: "slider"}, play, make("label", {class: "slider"}, "time", time)));
+  time.style.margin = `0 ${figure.right - THUMB / 2}px 0 ${figure.left - BUTTON - THUMB / 2}px`;  // under the lanes' edges
+  form.append(make("div", {class: "time slider"}, play, time));
   play.onclick = () => playing ? pause() : sweep();
   time.oninput = () => (pause(), moveTo(Number(time.value)));
   svg.parentElement.classList.add("cursor");
@@ -267,6 +269,7 @@ svg.setAttribute("aria-hidden", "true");
 theme();
 try {
   new MutationObserver(() => setTimeout(theme, 100)).observe(parent.document.body, {attributes: true});
+  parent.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTimeout(theme, 100));
 } catch { /* the same */ }
 new ResizeObserver(fit).observe(document.body);
 fit();
