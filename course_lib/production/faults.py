@@ -23,7 +23,7 @@ def faults(flat: Flat, world_size: int | None) -> Iterator[str]:
     yield from _stage(flat)
     params = flat.get("optimizer.params")
     if isinstance(params, Mapping) and "max_grad_norm" in params:
-        yield "optimizer.params.max_grad_norm: DeepSpeed does not clip by it. Use gradient_clipping."
+        yield "optimizer.params.max_grad_norm: DeepSpeed refuses it. Use gradient_clipping."
 
 
 def _name(name: str) -> Iterator[str]:

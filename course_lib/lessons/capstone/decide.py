@@ -145,9 +145,9 @@ exercise = Exercise("capstone.decide", title="Decide, with three numbers", draw=
     ```
     """, explanation="""
     A model paragraph: *We rent the Ethernet cluster and train by stage 3 over all 64 ranks, with full checkpointing,
-    micro-batches of 8 sequences, and the optimizer on the host. A rank peaks at 67.6 of 80 GB. The training takes 23.8
-    of 30 days and costs 69,491 of 90,000 dollars. Your program cuts no matrices, so stages 1 and 2 cannot fit: the
-    parameters alone are 138 GB. On InfiniBand, micro-batches of 4 need no offload, and the training is 1.8 days
+    micro-batches of 8 sequences, and the optimizer on the host. A rank peaks at 67.6 of 80 GB. The training takes 23.9
+    of 30 days and costs 69,674 of 90,000 dollars. Your program cuts no matrices, so stages 1 and 2 cannot fit: the
+    parameters alone are 138 GB. On InfiniBand, micro-batches of 4 need no offload, and the training is 1.9 days
     shorter, but every choice of the brief that fits breaks the budget. On Ethernet, the gathers are the danger: with
     micro-batches of 4, each step waits for them, and the training takes 39 days. Checkpointing and offload make the
     room for micro-batches of 8. The plan's bytes are mostly within 10 %. Its seconds are less exact, most of all those

@@ -72,7 +72,7 @@ exercise = Exercise("incidents.thirty_minutes", title="Incident: thirty minutes"
 def prepare(texts: list[str], tokenize: Callable[[str], list[int]]) -> list[list[int]]:
     """Return the tokens of all texts, in their order, on every rank.
 
-    `tokenize(text)` is slow. All ranks share the work: each tokenizes as many texts as the others.
+    `tokenize(text)` is slow. All ranks share the work: each tokenizes as many texts as the others. They divide evenly.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     mine = [tokenize(text) for text in texts[rank::world_size]]
