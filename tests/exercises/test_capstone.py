@@ -59,7 +59,7 @@ def test_the_model_paragraph_has_the_numbers_of_the_reference() -> None:
         ({"tensor_parallel": 2}, "no choice of tensor_parallel: the customer's program is data parallel."),
         ({"batch": 3}, "64 ranks cannot cut 1024 sequences into micro-batches of 3. Choose a divisor of 16."),
         ({"stage": 0, "offload": []}, "Choose stage 1, 2 or 3, or leave shard_size out."),
-        ({"cluster": "infiniband", "days": 22.8, "dollars": 112_200}, "costs 112,152 dollars, and 90,000 are allowed."),
+        ({"cluster": "infiniband", "days": 22.8, "dollars": 112_200}, "costs 112,162 dollars, and 90,000 are allowed."),
     ],
 )
 def test_a_finding_names_exactly_what_is_wrong(changes: dict[str, Any], observed: str) -> None:
