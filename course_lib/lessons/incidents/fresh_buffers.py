@@ -185,8 +185,8 @@ exercise.edit("sends-the-parameters", {"model.buffers():\n    dist.broadcast(buf
     buffers are as they were. Next: look at `named_buffers()`.""")
 
 exercise.edit("all-ranks-on-meta", {'"cpu" if dist.get_rank() == 0 else "meta"': '"meta"'}, """
-    Now rank 0 begins on the meta device like the others. All ranks agree, because all send and receive empty buffers.
-    Next: one rank has to have the right ones, or every rank has to compute them.""")
+    All ranks have the buffers of a rank that began on the meta device, so they agree on values that nobody computed.
+    Next: send the buffers of a rank that computed them, or let every rank compute them.""")
 
 exercise.edit("a-new-model", {MAKE: "model = make_model()\n", LOAD: "", "if device == \"meta\":\n    "
     "model.to_empty(device=\"cpu\")\n": ""}, """
