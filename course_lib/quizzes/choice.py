@@ -79,8 +79,8 @@ class Choice:
         return replace(self, options=tuple(rng.sample(self.options, len(self.options))))
 
     def answer(self, given: str) -> Feedback:
-        """Mark letters: "b", or "a, c" if several may be chosen."""
-        letters = sorted(set(given.casefold()) - set(", "))
+        """Mark letters: "b" or "b)", or "a, c" if several may be chosen."""
+        letters = sorted(set(given.casefold()) - set(", ()."))
         unknown = [letter for letter in letters if letter not in self.lettered]
         if unknown:
             return Feedback(

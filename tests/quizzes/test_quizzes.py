@@ -36,7 +36,8 @@ def test_each_option_answers_with_its_own_sentence_wherever_it_stands(attempt: i
         feedback = ONE.answer(letter, attempt)
         assert (feedback.correct, feedback.message) == (option.right, option.feedback)
         assert feedback.reading == option.text
-    assert ONE.answer(problem.solution.upper(), attempt).correct
+    for written in ("{}", "{})", "({})", "{}."):
+        assert ONE.answer(written.format(problem.solution.upper()), attempt).correct
 
 
 @pytest.mark.parametrize(

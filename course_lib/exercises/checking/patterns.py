@@ -90,8 +90,8 @@ def _one_for_all(gap: Gap) -> Cause | None:
     whose = f"what only rank {source[0]} should hold" if source else "the same"
     return Cause(
         likely=f"Every rank holds {whose}, and each should have a result of its own.",
-        action="Use the rank, `dist.get_rank()`, where you choose what a rank works on or keeps. Or does a collective "
-        "overwrite the rank's own value?",
+        action="Use the rank's number where you choose what a rank works on or keeps. Or does a collective overwrite "
+        "the rank's own value?",
     )
 
 

@@ -137,7 +137,7 @@ exercise.edit("not-detached", {DETACHED: "x.requires_grad_()"}, """
     Next: cut the graph at the block's input: run the block on a leaf with the values of `x`.""")
 
 exercise.edit("only-detached-where-asked", {DETACHED: "x.detach().requires_grad_(x.requires_grad)"}, """
-    You return None if `x` requires no gradient. The task asks for the gradient of `x` in this case too.
+    You do not return the gradient of `x` if `x` requires none. The task asks for it in this case too.
     Next: let the block's input require a gradient in every case.""")
 
 exercise.edit("overwrites-gradients", {"x = x.detach": "block.zero_grad()\nx = x.detach"}, """

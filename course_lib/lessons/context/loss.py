@@ -16,10 +16,10 @@ KINDS = 5
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw sequences that end in padding, so that ranks have different numbers of tokens that count."""
+    """Draw sequences that end in padding, so that ranks have different numbers of targets, and once some have none."""
     world_size, seed = draw_world_size(rng, number), rng.getrandbits(31)
     length = 2 * world_size * rng.randint(2, 3)
-    padding = rng.randint(1, length // 2)
+    padding = 3 * length // 4 if number % 4 == 1 else rng.randint(1, length // 2)
 
     def args(rank: int) -> tuple[int, Tensor, Tensor]:
         tokens = torch.randint(1, KINDS, (length + 1,), generator=torch.Generator().manual_seed(seed))
@@ -41,12 +41,17 @@ def averaged(solution: Solution, seed: int, tokens: Tensor, mine: Tensor) -> Any
 
     loss = solution(model, tokens, mine)
     loss.backward()
-    averages = {f"the mean of the gradients of `{name}`": leaf.grad for name, leaf in leaves.items()}
+    averages = {f"the mean of the gradients of `{name}`": gradient(leaf) for name, leaf in leaves.items()}
     averages["the mean of the losses"] = loss.detach().reshape(()).clone()
     for value in averages.values():
         dist.all_reduce(value)
         value /= dist.get_world_size()
     return averages | {"tokens that it scored besides its own": max(0, sum(scored) - len(mine))}
+
+
+def gradient(leaf: Tensor) -> Tensor:
+    """Return the gradient of a leaf: zeros if a rank without targets returned a loss that does not depend on it."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 exercise = Exercise("context.loss", title="The loss of a cut sequence", draw=draw, trial=averaged, case_count=4,
@@ -94,6 +99,11 @@ SCALED = "total * dist.get_world_size() / (targets != 0).sum()"
 exercise.edit("mean-of-this-rank", {', reduction="sum"': "", SCALED: "total"}, """
     You take the mean over this rank's targets. Ranks have different numbers of them, because one has more padding, so
     the average of the means is a different number. Next: divide this rank's sum by the count of all targets.
+    """)
+
+exercise.edit("nan-of-no-targets", {', reduction="sum")': ") * (targets[mine] != 0).sum()"}, """
+    A rank without targets divides 0 by 0: its mean is NaN, and NaN times 0 is NaN. Next: take the sum of the losses,
+    which is 0 where there are no targets.
     """)
 
 exercise.edit("divided-by-ranks-again", {" * dist.get_world_size()": ""}, """

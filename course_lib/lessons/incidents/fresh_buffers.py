@@ -20,8 +20,8 @@ class Attention(nn.Module):
     """Causal attention with one head, rotary positions and no bias, from x [batch, LENGTH, width] to its shape.
 
     Two buffers are computed when the module is made, and belong to no state dict: `frequencies` [width / 2],
-    by which a position turns each pair of numbers, and `mask` [LENGTH, LENGTH], which hides what comes later.
-    `remains` is the number that new memory contains. `began_on_meta` and `has_run` are for the check.
+    by which a position turns each pair of numbers, and `mask` [LENGTH, LENGTH], True at what comes later, which it
+    hides. `remains` is the number that new memory contains. `began_on_meta` and `has_run` are for the check.
     """
 
     def __init__(self, width: int, remains: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.remains = remains
         self.project = nn.Linear(width, 3 * width, bias=False)
         self.register_buffer("frequencies", 100.0 ** (-torch.arange(0, width, 2) / width), persistent=False)
-        self.register_buffer("mask", torch.full((LENGTH, LENGTH), -1e9).triu(1), persistent=False)
+        self.register_buffer("mask", torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1), persistent=False)
         self.began_on_meta, self.has_run = self.mask.is_meta, False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Attention":
@@ -45,8 +45,8 @@ class Attention(nn.Module):
         self.has_run = True
         query, key, value = self.project(x).chunk(3, dim=-1)
         angles = torch.arange(LENGTH)[:, None] * self.frequencies
-        scores = turned(query, angles) @ turned(key, angles).mT + self.mask
-        mixed: Tensor = scores.softmax(-1) @ value
+        scores = turned(query, angles) @ turned(key, angles).mT
+        mixed: Tensor = scores.masked_fill(self.mask, -1e9).softmax(-1) @ value
         return mixed
 
 
@@ -175,7 +175,7 @@ exercise.edit("only-the-frequencies", {SEND: "dist.broadcast(model.frequencies, 
     Next: fill every buffer.""")
 
 exercise.edit("mean-of-the-buffers", {"dist.broadcast(buffer, 0)":
-    "dist.all_reduce(buffer)\nbuffer /= dist.get_world_size()"}, """
+    "mean = buffer.float()\ndist.all_reduce(mean)\nbuffer.copy_(mean / dist.get_world_size())"}, """
     You average the buffers over all ranks. All ranks agree now, on the mean of right numbers and empty ones.
     Next: take those of rank 0.""")
 
@@ -185,8 +185,8 @@ exercise.edit("sends-the-parameters", {"model.buffers():\n    dist.broadcast(buf
     buffers are as they were. Next: look at `named_buffers()`.""")
 
 exercise.edit("all-ranks-on-meta", {'"cpu" if dist.get_rank() == 0 else "meta"': '"meta"'}, """
-    Now rank 0 begins on the meta device like the others. All ranks agree, because all send and receive empty buffers.
-    Next: one rank has to have the right ones, or every rank has to compute them.""")
+    All ranks have the buffers of a rank that began on the meta device, so they agree on values that nobody computed.
+    Next: send the buffers of a rank that computed them, or let every rank compute them.""")
 
 exercise.edit("a-new-model", {MAKE: "model = make_model()\n", LOAD: "", "if device == \"meta\":\n    "
     "model.to_empty(device=\"cpu\")\n": ""}, """

@@ -142,8 +142,8 @@ exercise.edit("norm-of-one-stage", {OVER_STAGES: ""}, """
     Next: add up the squares of all stages before you take the root.""")
 
 exercise.edit("right-norm-in-the-log-only", {**OWN, CLIP: "squares = norm.square()\n" + OVER_STAGES + ROOT}, """
-    The log now shows the norm of the whole model, and all ranks agree. But the gradients were clipped before, by the
-    norm of one stage. Next: scale by the norm that you return.""")
+    The log now shows the norm of the whole model, and all ranks agree. But the gradients were clipped by the norm of
+    one stage. Next: scale by the norm that you return.""")
 
 exercise.edit("over-all-ranks", {OVER_STAGES: "dist.all_reduce(squares)\n"}, """
     You sum over all ranks. The ranks of `copies` have the same gradients after the averaging, so each gradient counts

@@ -154,7 +154,7 @@ exercise.edit("adds", {"shard -= ": "shard += "}, """
     You add the update, so the loss rises. Next: subtract it.""")
 
 exercise.edit("a-new-tensor", {"shard -= lr * update": "shard = shard - lr * update"}, """
-    You make a new tensor and give it the name `shard`. The caller's shard keeps its old values.
+    You make a new tensor and give it the old name. The caller's shard keeps its old values.
     Next: change it in place.""")
 
 

@@ -71,6 +71,9 @@ exercise.edit("still-returns-early", {"total = losses": f"{EARLY}\ntotal = losse
     it has to make the call.
     Next: leave out the early return and every condition. An empty tensor has the sum 0 and the count 0.""")
 
+exercise.edit("returns-zero-at-the-end", {"return total / count": f"{EARLY}\nreturn total / count"}, """
+    A rank without losses still returns 0, though it has the sums of all ranks. Next: leave out the early return.""")
+
 exercise.edit("still-only-rank-zero", {
     "dist.all_reduce(count)": "if dist.get_rank() == 0:\n    dist.all_reduce(count)"}, """
     Only rank 0 calls the second all-reduce, and waits for the other ranks. Next: take this call out of the `if`.""")

@@ -154,8 +154,8 @@ exercise.edit("never-finishes", {"\nunits[number].finish()": ""}, """
 
 exercise.edit("one-too-few-before-its-own", {"depth + 1": "depth", "units[number].finish()": "gather(units[number])"},
     """
-    You start one unit too few: the slice contains this unit, and `depth` units should follow it. `gather` starts this
-    unit if the slice is empty, so only the count is wrong. Next: count: with depth 1, two units have a `flat`.""")
+    You start one unit too few: the slice contains this unit, and `depth` units should follow it.
+    Next: count: with depth 1, two units have a `flat`.""")
 
 exercise.edit("next-only", {"number + depth + 1": "number + 2"}, """
     You start this unit and the next, whatever `depth` is. Next: how many units should have a `flat` with depth 3?""")
