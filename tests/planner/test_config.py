@@ -70,13 +70,22 @@ def test_gemma_3s_file_leaves_out_what_is_transformers_default() -> None:
     ("config", "window", "layers"),
     [
         (LLAMA | {"sliding_window": 64}, 64, 32), (LLAMA | {"sliding_window": None}, 0, 0),
-        (QWEN2 | {"sliding_window": 64}, 0, 0), (QWEN2 | {"sliding_window": 64, "use_sliding_window": True}, 64, 28),
+        (QWEN2 | {"sliding_window": 64}, 0, 0), (QWEN2 | {"sliding_window": 64, "use_sliding_window": True}, 0, 0),
+        (QWEN2 | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 28}, 0, 0),
+        (QWEN2 | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 21}, 64, 7),
+        (QWEN2 | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 0}, 64, 28),
+        (QWEN3 | {"sliding_window": 64, "use_sliding_window": True}, 64, 8),
+        (QWEN3_MOE | {"model_type": "qwen2_moe", "sliding_window": 64, "use_sliding_window": True}, 64, 14),
+        (QWEN3_MOE | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 48}, 64, 48),
         (LLAMA | {"model_type": "gemma3_text", "sliding_window": 64}, 64, 27),
         (LLAMA | {"layer_types": ["sliding_attention", "full_attention"] * 16, "sliding_window": 64}, 64, 16),
     ],
 )  # fmt: skip
 def test_layers_with_a_window_see_fewer_tokens(config: dict[str, Any], window: int, layers: int) -> None:
-    """Twice the tokens that the mask leaves on average, as a whole sequence counts with the half that it discards."""
+    """Twice the tokens that the mask leaves on average, as a whole sequence counts with the half that it discards.
+
+    The numbers of layers are those of transformers' configurations.
+    """
     model = Transformer.from_config(config)
 
     assert (model.window, model.windowed_layers) == (window, layers)

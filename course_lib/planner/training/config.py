@@ -147,15 +147,19 @@ def _printable(value: object) -> str:
 
 
 def _windows(config: Mapping[str, Any], kind: str, layers: int) -> dict[str, int]:
-    """Return the window, and how many layers have it: by their types, all but every n-th, or all; not always said."""
+    """Return the window, and how many layers have it: by their types, all but every n-th or the first, or all."""
     window, types = config.get("sliding_window") or 0, config.get("layer_types")
+    if not window or config.get("use_sliding_window", not kind.startswith("qwen")) is False:
+        return {}
     every = config.get("sliding_window_pattern") or {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}.get(kind, 0)
     windowed = layers - layers // every if every and isinstance(every, int) else layers
     if isinstance(types, list):
         windowed = min(layers, types.count("sliding_attention"))
-    if not window or config.get("use_sliding_window", not kind.startswith("qwen")) is False:
-        return {}
-    return {"window": window, "windowed_layers": windowed}
+    elif kind.startswith("qwen") and kind != "qwen3_moe":  # after the first layers; in Qwen2-MoE, half of the first
+        full = config.get("max_window_layers")
+        full = 28 if full is None else whole("max_window_layers", full, least=0)
+        windowed = (min(layers, full) + 1) // 2 if kind == "qwen2_moe" else max(0, layers - full)
+    return {"window": window, "windowed_layers": windowed} if windowed else {}
 
 
 def _first(config: Mapping[str, Any], keys: Iterable[str]) -> int:
