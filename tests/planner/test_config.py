@@ -119,6 +119,19 @@ def test_active_parameters_are_those_of_their_authors(config: dict[str, object],
     assert plan(model=model).model.params - model.idle == pytest.approx(active, rel=0.025)
 
 
+@pytest.mark.parametrize(
+    ("config", "elements"),
+    [
+        (LLAMA | {"attention_bias": True}, 4096 + 2 * 1024 + 4096), (LLAMA | {"mlp_bias": True}, 2 * 14336 + 4096),
+        (LLAMA | {"attention_bias": True, "attention_out_bias": False, "model_type": "seed_oss"}, 4096 + 2 * 1024),
+        (LLAMA | {"attention_bias": True, "model_type": "glm"}, 4096 + 2 * 1024),
+        (QWEN2 | {"attention_bias": True}, 3584 + 2 * 512), (GPT_OSS, 4096 + 2 * 512 + 2880 + 64 + 32 * (1 + 3 * 2880)),
+    ],
+)  # fmt: skip
+def test_a_layer_has_the_biases_that_transformers_gives_it(config: dict[str, Any], elements: int) -> None:
+    assert Transformer.from_config(config).vectors == elements
+
+
 def test_the_same_model_by_name_and_by_file() -> None:
     read, named = Transformer.from_config(LLAMA), MODELS["llama3-8b"]
 

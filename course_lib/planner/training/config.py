@@ -19,13 +19,15 @@ _NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
     *_EXPERTS, *_SHARED, *_SHARED_WIDTH, *_DENSE, "num_key_value_heads", "head_dim", "moe_intermediate_size",
     "num_experts_per_tok", "sliding_window",
 ]  # fmt: skip
-_FLAGS = ("tie_word_embeddings", "attention_bias", "is_moe", "use_residual", "use_sliding_window")
+_FLAGS = ("tie_word_embeddings", "attention_bias", "attention_out_bias", "mlp_bias", "is_moe", "use_residual",
+          "use_sliding_window")  # fmt: skip
 _MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "glm4")
 _PLAIN = ("gpt2", "gpt_neox", "phi", "starcoder2", "nemotron", "apertus", "arcee", "persimmon")  # without a gate
 _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 _BIASED = ("qwen2",)  # of queries, keys and values; their files do not say so
+_OUTPUT_UNBIASED = ("qwen2", "glm", "helium", "solar_open")  # attention_bias: of queries, keys and values only
 _NORMED = ("qwen3", "gemma3_text", "exaone4")  # norms of a head of queries and of keys
 _NORMED_WHOLE = ("olmo2", "olmo3", "olmoe")  # of all heads together
 _FOUR_NORMS = ("gemma2", "gemma3_text", "glm4")
@@ -81,6 +83,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(layers, list) and layers and all(one == 1 for one in layers):  # MiniMax M2: attention in all layers
         config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
+    count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
     strange += [key for key in _NUMBERS if isinstance(config.get(key), list)]  # layers differ: Gemma 3n, OpenELM
     layers, dense = config.get("layer_types"), config.get("mlp_layer_types")
     if isinstance(dense, list) and "dense" in dense[dense.count("dense") :]:
@@ -91,7 +94,6 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
             "latent attention or a state space. Give a number of parameters instead, such as params=7e9."
         )
-    count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
     needed = [key for name, keys in _KEYS.items() if names[name] is None for key in keys]
     for key in [*needed, "num_key_value_heads", *(["num_experts_per_tok"] if count else [])]:
         if config.get(key) is not None:
@@ -112,13 +114,17 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
     heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
     kv_heads = config.get("num_key_value_heads") or heads
-    biased = kind.startswith(_BIASED) or config.get("attention_bias")
-    vectors = size * (heads + 2 * kv_heads) if gated and biased else 0
+    vectors, biased = 0, config.get("attention_bias")
+    if gated:  # without a gate, all layers are taken to have biases
+        vectors += size * (heads + 2 * kv_heads) * bool(biased or kind.startswith(_BIASED))
+        out = config.get("attention_out_bias", biased and not kind.startswith(_OUTPUT_UNBIASED))
+        vectors += found["hidden"] * bool(out)
+        vectors += (2 * found["ffn"] + found["hidden"]) * bool(config.get("mlp_bias") and not count)
     vectors += 2 * size * kind.startswith(_NORMED) + size * (heads + kv_heads) * (kind in _NORMED_WHOLE)
     vectors += found["hidden"] * (2 * (kind in _FOUR_NORMS) + (kind == "qwen2_moe"))  # the gate of shared experts
-    if kind == "gpt_oss":  # biases of the projection, of the router and of experts, and a sink for each head
+    if kind == "gpt_oss":  # biases of the router and of experts, and a sink for each head
         each = 1 + 2 * found["ffn"] + found["hidden"]
-        vectors += found["hidden"] + heads + _first(config, _EXPERTS) * each
+        vectors += heads + _first(config, _EXPERTS) * each
     found |= {
         "name": _printable(config.get("_name_or_path") or kind), "kv_heads": kv_heads, "head_size": size,
         "gated": gated, "vectors": vectors, "source": "config.json",
