@@ -17,10 +17,10 @@ _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _DENSE = ("first_k_dense_replace", "num_dense_layers")
 _NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
     *_EXPERTS, *_SHARED, *_SHARED_WIDTH, *_DENSE, "num_key_value_heads", "head_dim", "moe_intermediate_size",
-    "num_experts_per_tok", "sliding_window",
+    "num_experts_per_tok", "decoder_sparse_step", "sliding_window",
 ]  # fmt: skip
 _FLAGS = ("tie_word_embeddings", "attention_bias", "attention_out_bias", "mlp_bias", "is_moe", "use_residual",
-          "use_sliding_window")  # fmt: skip
+          "use_sliding_window", "multi_query")  # fmt: skip
 _MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "glm4")
@@ -45,7 +45,7 @@ _UNKNOWN = (
     "ssm_state_size", "mamba_d_state", "layers_block_type", "linear_num_key_heads", "linear_attn_config",
     "attn_type_list",  # state spaces, linear attention: Jamba, Qwen3-Next, Kimi, MiniMax
     "intermediate_size_mlp", "moe_num_experts", "residual_moe", "mlp_only_layers",  # experts: Llama 4, ERNIE, Grok
-    "multi_query", "num_key_value_heads_per_layer",  # StarCoder, DeciLM
+    "parallel_attn", "new_decoder_architecture", "num_key_value_heads_per_layer",  # Falcon, DeciLM
     "layer_group_size", "total_ut_steps", "H_cycles",  # linear attention and loops: Ring, Ouro, HRM
     "is_encoder_decoder", "type_vocab_size",  # T5, BERT
 )  # fmt: skip
@@ -84,7 +84,8 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
     count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
-    strange += [key for key in _NUMBERS if isinstance(config.get(key), list)]  # layers differ: Gemma 3n, OpenELM
+    if count and config.get("decoder_sparse_step") not in (None, 0, 1):  # layers without experts between others
+        strange.append("decoder_sparse_step")
     layers, dense = config.get("layer_types"), config.get("mlp_layer_types")
     if isinstance(dense, list) and "dense" in dense[dense.count("dense") :]:
         strange.append("mlp_layer_types")
@@ -94,8 +95,14 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
             "latent attention or a state space. Give a number of parameters instead, such as params=7e9."
         )
+    if lists := [key for key in _NUMBERS if isinstance(config.get(key), list)]:  # Gemma 3n, OpenELM
+        raise PlanError(
+            f"config.json of {kind}: {', '.join(lists)} is a list, a number for each layer, and the planner knows "
+            "layers of one size only. Give a number of parameters instead, such as params=7e9."
+        )
     needed = [key for name, keys in _KEYS.items() if names[name] is None for key in keys]
-    for key in [*needed, "num_key_value_heads", *(["num_experts_per_tok"] if count else [])]:
+    experts = ["num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"] if count else []
+    for key in [*needed, "num_key_value_heads", *experts]:
         if config.get(key) is not None:
             _number(config, key)  # 0 is refused here
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
@@ -113,7 +120,7 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
     heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
+    kv_heads = config.get("num_key_value_heads") or (1 if config.get("multi_query") else heads)
     vectors, biased = 0, config.get("attention_bias")
     if gated:  # without a gate, all layers are taken to have biases
         vectors += size * (heads + 2 * kv_heads) * bool(biased or kind.startswith(_BIASED))
@@ -134,12 +141,16 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if any(key in file for key in _TOWERS):
         found["name"] += ", its text part"
     if count:
+        chosen = whole("num_experts_per_tok", config["num_experts_per_tok"], most=count)
         width = config.get("moe_intermediate_size") or found["ffn"]
         beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
         shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside
-        first = dense.count("dense") if isinstance(dense, list) else _first(config, _DENSE)
+        key = next((key for key in _DENSE if config.get(key)), "")
+        first = whole(key, config[key], most=found["layers"]) if key else 0
+        if isinstance(dense, list):
+            first = dense[: found["layers"]].count("dense")
         found |= {"dense_layers": first, "dense_ffn": found["ffn"], "ffn": width,
-                  "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
+                  "experts": count, "chosen": chosen, "shared_ffn": shared}  # fmt: skip
     return found
 
 
