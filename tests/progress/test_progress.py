@@ -350,12 +350,34 @@ def bad_json(data: bytes) -> bytes:
     return data.replace(b'{"held_bytes":', b'{"held_bytes"?')
 
 
+def edited(statement: str) -> Callable[[bytes], bytes]:
+    """Damage that is correct SQL."""
+
+    def damage(data: bytes) -> bytes:
+        with closing(sqlite3.connect(":memory:")) as db:
+            db.deserialize(data)
+            db.execute(statement)
+            db.commit()
+            return db.serialize()
+
+    damage.__name__ = statement
+    return damage
+
+
 def kept_aside(path: Path) -> list[Path]:
     """Return the files that were renamed because they could not be used."""
     return sorted(path.parent.glob(f"{path.name}.*[0-9]"))
 
 
-@pytest.mark.parametrize("damage", [garbage, half, lost_page, lost_schema, bad_text, bad_json])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        garbage, half, lost_page, lost_schema, bad_text, bad_json,
+        *(edited(f"PRAGMA user_version = {version}") for version in (0, 2, -1, -3)),
+        edited("DROP TABLE attempts"), edited("DROP TABLE imported"),
+        edited("ALTER TABLE scores RENAME COLUMN value TO worth"),
+    ],
+)  # fmt: skip
 def test_a_damaged_file_is_kept_aside(path: Path, damage: Callable[[bytes], bytes]) -> None:
     for n in range(20):
         solve(Progress(path), f"e{n}", source="x" * 2000)
