@@ -68,6 +68,26 @@ def test_the_last_attempt_is_the_newest_of_its_exercise(path: Path) -> None:
     assert last is not None and last.source == "new"
 
 
+def test_the_latest_is_the_last_stored_also_after_a_clock_that_was_ahead(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = Progress(path)
+    hours = iter(range(9, 0, -1))
+    monkeypatch.setattr("time.time_ns", lambda: next(hours) * 3600 * 10**9)
+    solve(progress, "zero1.step", "ahead", status="passed")
+    solve(progress, "zero1.step", "right", status="failed")
+    for correct in (False, True):
+        answer(progress, "zero1", "bytes", correct=correct)
+    for peak in (992, 656):
+        progress.add_score("ZeRO-1", {**MEASURES, "peak_bytes": peak})
+
+    last = progress.last_attempt("zero1.step")
+    assert last is not None and last.source == "right"
+    assert progress.summary().exercises["zero1.step"].last_status == "failed"
+    assert progress.first_answers("zero1") == {"bytes": False}
+    assert progress.scores()["ZeRO-1"]["peak_bytes"] == 656
+
+
 def test_hints_taken_are_remembered_once(path: Path) -> None:
     for level in (1, 0, 1):
         Progress(path).hint_taken("zero1.step", level)
