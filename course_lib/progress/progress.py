@@ -1,7 +1,8 @@
 """The learner's record: attempts with their source, verdicts, hints, answers to quizzes, predictions.
 
 A verdict, a measurement or a second answer is a new row next to the row that it is about, because rows are only ever
-added: see the notes in `store`, which keeps them safe.
+added: see the notes in `store`, which keeps them safe. Their order is that in which they were added (`rowid`), because
+a clock can be set back.
 """
 
 import functools
@@ -100,7 +101,7 @@ class Progress:
         """Return the latest attempt at an exercise, or at any, with how it ended; None before the first."""
         query = """SELECT id, exercise, source, started_ns, status, findings
             FROM attempts LEFT JOIN verdicts ON attempt = id
-            WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
+            WHERE exercise = coalesce(?, exercise) ORDER BY attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
         return Attempt(**rows[0]) if rows else None
 
@@ -134,7 +135,7 @@ class Progress:
     def answers(self, quiz: str) -> list[Answer]:
         """Return all answers, oldest first."""
         query = """SELECT quiz, question, attempt, value, correct
-            FROM answers WHERE quiz = ? ORDER BY answered_ns, rowid"""
+            FROM answers WHERE quiz = ? ORDER BY rowid"""
         return [Answer(**row.pop("value") | row) for row in self._rows(query, quiz)]
 
     def first_answers(self, quiz: str) -> dict[str, bool]:
@@ -168,7 +169,7 @@ class Progress:
 
     def scores(self) -> dict[str, dict[str, float]]:
         """Return the latest measures of each name, in the order in which the names were first stored."""
-        rows = self._rows("SELECT name, value FROM scores ORDER BY scored_ns, rowid")
+        rows = self._rows("SELECT name, value FROM scores ORDER BY rowid")
         return {row["name"]: row["value"] for row in rows}
 
     def summary(self) -> Summary:
@@ -203,7 +204,7 @@ def _read(row: sqlite3.Row) -> dict[str, Any]:
 
 def _prediction(db: sqlite3.Connection, name: str) -> Any:
     """Return the value that was committed first."""
-    query = "SELECT value FROM predictions WHERE name = ? ORDER BY committed_ns, rowid LIMIT 1"
+    query = "SELECT value FROM predictions WHERE name = ? ORDER BY rowid LIMIT 1"
     found = db.execute(query, (name,)).fetchone()
     return None if found is None else json.loads(found["value"])
 
@@ -211,7 +212,7 @@ def _prediction(db: sqlite3.Connection, name: str) -> Any:
 def _summary(db: sqlite3.Connection) -> Summary:
     exercises: dict[str, ExerciseProgress] = {}
     query = """SELECT exercise, status FROM attempts LEFT JOIN verdicts ON attempt = id
-        ORDER BY started_ns, attempts.rowid"""
+        ORDER BY attempts.rowid"""
     for name, status in db.execute(query):
         done = exercises.get(name, ExerciseProgress())
         passed = done.passed or status == "passed"

@@ -11,15 +11,16 @@ or keeps a file open that another kernel has put aside. The journal is SQLite's 
 write-ahead log needs shared memory, which a home folder on a network does not have.
 
 [Note: when the file cannot be used]
-A damaged file, or one from a newer version, is renamed, and a new one is begun. When nothing can be stored (a full
-disk, a read-only folder, a lock that is never released), the rows stay in memory, together with the rows that could
-still be read, and each later call first tries to move them into the file. `Store.notice` is the message for the
-learner.
+A damaged file, one that lacks a table, or one from a newer version, is renamed, and a new one is begun. When nothing
+can be stored (a full disk, a read-only folder, a lock that is never released), the rows stay in memory, together with
+the rows that could still be read, and each later call first tries to move them into the file. `Store.notice` is the
+message for the learner.
 """
 
 import itertools
 import json
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -72,6 +73,10 @@ MIGRATIONS = (
     ),
 )
 TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported", "scores")
+
+WRONG_TABLES = re.compile("already exists|no such table|no such column")
+"""Words of SQLite's messages about tables that do not fit the file's format. These messages share one error code with
+all mistakes in SQL."""
 
 ADVICE = {
     "damaged": "If you have a copy of it, put that in its place.",
@@ -213,8 +218,10 @@ def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
             return work(db)
     except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
         # Exactly these classes mean damage. A full disk, a lock or a broken rule raise subclasses of the first. SQLite
-        # may quote damaged text in its message, which Python then cannot decode.
-        if type(error) in (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError):
+        # may quote damaged text in its message, which Python then cannot decode. Tables that do not fit the file's
+        # format are damage, too.
+        damaged = type(error) in (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError)
+        if damaged or WRONG_TABLES.search(str(error)):
             raise _Unusable("damaged", f"is damaged ({error})") from error
         raise
 
@@ -226,6 +233,8 @@ def _prepare(db: sqlite3.Connection) -> None:
     if version > newest:
         formats = f"format {version}, this one reads up to {newest}"
         raise _Unusable("newer", f"was written by a newer version of the course ({formats})")
+    if version < 0:
+        raise _Unusable("damaged", f"is damaged (format {version})")
     for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
         db.execute(statement)
     if version < newest:
@@ -233,7 +242,12 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _check(db: sqlite3.Connection) -> None:
-    """Read every page. This takes a millisecond or two per megabyte, so it runs once in a kernel, not in each call."""
+    """Read every page, and look for every table.
+
+    This takes a millisecond or two per megabyte, so it runs once in a kernel, not in each call.
+    """
     report = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if report != "ok":
         raise _Unusable("damaged", f"is damaged ({report})")
+    for name in TABLES:
+        db.execute(f"SELECT 1 FROM {name} LIMIT 0")

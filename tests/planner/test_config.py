@@ -70,13 +70,22 @@ def test_gemma_3s_file_leaves_out_what_is_transformers_default() -> None:
     ("config", "window", "layers"),
     [
         (LLAMA | {"sliding_window": 64}, 64, 32), (LLAMA | {"sliding_window": None}, 0, 0),
-        (QWEN2 | {"sliding_window": 64}, 0, 0), (QWEN2 | {"sliding_window": 64, "use_sliding_window": True}, 64, 28),
+        (QWEN2 | {"sliding_window": 64}, 0, 0), (QWEN2 | {"sliding_window": 64, "use_sliding_window": True}, 0, 0),
+        (QWEN2 | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 28}, 0, 0),
+        (QWEN2 | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 21}, 64, 7),
+        (QWEN2 | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 0}, 64, 28),
+        (QWEN3 | {"sliding_window": 64, "use_sliding_window": True}, 64, 8),
+        (QWEN3_MOE | {"model_type": "qwen2_moe", "sliding_window": 64, "use_sliding_window": True}, 64, 14),
+        (QWEN3_MOE | {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 48}, 64, 48),
         (LLAMA | {"model_type": "gemma3_text", "sliding_window": 64}, 64, 27),
         (LLAMA | {"layer_types": ["sliding_attention", "full_attention"] * 16, "sliding_window": 64}, 64, 16),
     ],
 )  # fmt: skip
 def test_layers_with_a_window_see_fewer_tokens(config: dict[str, Any], window: int, layers: int) -> None:
-    """Twice the tokens that the mask leaves on average, as a whole sequence counts with the half that it discards."""
+    """Twice the tokens that the mask leaves on average, as a whole sequence counts with the half that it discards.
+
+    The numbers of layers are those of transformers' configurations.
+    """
     model = Transformer.from_config(config)
 
     assert (model.window, model.windowed_layers) == (window, layers)
@@ -108,6 +117,24 @@ def test_active_parameters_are_those_of_their_authors(config: dict[str, object],
     model = Transformer.from_config(config)
 
     assert plan(model=model).model.params - model.idle == pytest.approx(active, rel=0.025)
+
+
+@pytest.mark.parametrize(
+    ("config", "elements"),
+    [
+        (LLAMA | {"attention_bias": True}, 4096 + 2 * 1024 + 4096), (LLAMA | {"mlp_bias": True}, 2 * 14336 + 4096),
+        (LLAMA | {"attention_bias": True, "attention_out_bias": False, "model_type": "seed_oss"}, 4096 + 2 * 1024),
+        (LLAMA | {"attention_bias": True, "model_type": "glm"}, 4096 + 2 * 1024),
+        (QWEN2 | {"attention_bias": True}, 3584 + 2 * 512), (GPT_OSS, 4096 + 2 * 512 + 2880 + 64 + 32 * (1 + 3 * 2880)),
+    ],
+)  # fmt: skip
+def test_a_layer_has_the_biases_that_transformers_gives_it(config: dict[str, Any], elements: int) -> None:
+    assert Transformer.from_config(config).vectors == elements
+
+
+def test_multi_query_is_one_head_of_keys_and_values() -> None:
+    assert Transformer.from_config(GPT2 | {"multi_query": True}).kv_heads == 1
+    assert Transformer.from_config(LLAMA | {"multi_query": True}).kv_heads == 8
 
 
 def test_the_same_model_by_name_and_by_file() -> None:
@@ -167,12 +194,19 @@ def test_what_a_file_leaves_out_is_the_default_of_transformers() -> None:
         (MIXTRAL | {"num_experts_per_tok": 0}, "num_experts_per_tok=0: it has to be a whole number, from 1 to"),
         (LLAMA | {"num_attention_heads": 0, "kv_lora_rank": 512}, "llama: kv_lora_rank describes layers that"),
         (LLAMA | {"tie_word_embeddings": "false"}, "tie_word_embeddings='false': it has to be true or false"),
-        (MIXTRAL | {"intermediate_size": [2] * 99}, "intermediate_size describes layers"),
+        (MIXTRAL | {"intermediate_size": [2] * 99}, "mixtral: intermediate_size is a list, a number for each layer"),
+        (LLAMA | {"num_key_value_heads": [2] * 32}, "llama: num_key_value_heads is a list, a number for each layer"),
+        (QWEN3_MOE | {"moe_intermediate_size": 0}, "moe_intermediate_size=0: it has to be a whole number, from 1 to"),
+        (QWEN3_MOE | {"decoder_sparse_step": 0}, "decoder_sparse_step=0: it has to be a whole number, from 1 to"),
+        (QWEN3_MOE | {"decoder_sparse_step": -1}, "decoder_sparse_step=-1: it has to be a whole number, from 1 to"),
+        (QWEN3_MOE | {"decoder_sparse_step": 2}, "qwen3_moe: decoder_sparse_step describes layers that"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, "num_experts_per_tok=9: .* from 1 to 8. Try num_experts_per_tok=8"),
+        (LING | {"first_k_dense_replace": 21}, "first_k_dense_replace=21: .* Try first_k_dense_replace=20"),
         (MIXTRAL | {"num_experts_per_tok": None}, "config.json of mixtral: without num_experts_per_tok"),
         (MIXTRAL | {"mamba_d_state": 16, "model_type": "jamba"}, "jamba: mamba_d_state describes layers that"),
         ({"text_config": MIXTRAL | {"intermediate_size_mlp": 16384}}, "intermediate_size_mlp describes layers that"),
         (LLAMA | {"moe_num_experts": 64, "model_type": "ernie4_5_moe"}, "ernie4_5_moe: moe_num_experts describes"),
-        (GPT2 | {"multi_query": True, "model_type": "gpt2"}, "multi_query describes layers that"),
+        (LLAMA | {"parallel_attn": True, "model_type": "falcon"}, "falcon: parallel_attn describes layers that"),
         (LLAMA | {"type_vocab_size": 2, "model_type": "bert"}, "bert: type_vocab_size describes layers that"),
         (MIXTRAL | {"hidden_act": "gelu"}, "mixtral: hidden_act='gelu' does not say whether"),
         (LLAMA | {"hidden_act": "relu2", "model_type": "bitnet"}, "bitnet: hidden_act='relu2' does not say"),

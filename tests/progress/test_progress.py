@@ -68,6 +68,26 @@ def test_the_last_attempt_is_the_newest_of_its_exercise(path: Path) -> None:
     assert last is not None and last.source == "new"
 
 
+def test_the_latest_is_the_last_stored_also_after_a_clock_that_was_ahead(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = Progress(path)
+    hours = iter(range(9, 0, -1))
+    monkeypatch.setattr("time.time_ns", lambda: next(hours) * 3600 * 10**9)
+    solve(progress, "zero1.step", "ahead", status="passed")
+    solve(progress, "zero1.step", "right", status="failed")
+    for correct in (False, True):
+        answer(progress, "zero1", "bytes", correct=correct)
+    for peak in (992, 656):
+        progress.add_score("ZeRO-1", {**MEASURES, "peak_bytes": peak})
+
+    last = progress.last_attempt("zero1.step")
+    assert last is not None and last.source == "right"
+    assert progress.summary().exercises["zero1.step"].last_status == "failed"
+    assert progress.first_answers("zero1") == {"bytes": False}
+    assert progress.scores()["ZeRO-1"]["peak_bytes"] == 656
+
+
 def test_hints_taken_are_remembered_once(path: Path) -> None:
     for level in (1, 0, 1):
         Progress(path).hint_taken("zero1.step", level)
@@ -350,12 +370,34 @@ def bad_json(data: bytes) -> bytes:
     return data.replace(b'{"held_bytes":', b'{"held_bytes"?')
 
 
+def edited(statement: str) -> Callable[[bytes], bytes]:
+    """Damage that is correct SQL."""
+
+    def damage(data: bytes) -> bytes:
+        with closing(sqlite3.connect(":memory:")) as db:
+            db.deserialize(data)
+            db.execute(statement)
+            db.commit()
+            return db.serialize()
+
+    damage.__name__ = statement
+    return damage
+
+
 def kept_aside(path: Path) -> list[Path]:
     """Return the files that were renamed because they could not be used."""
     return sorted(path.parent.glob(f"{path.name}.*[0-9]"))
 
 
-@pytest.mark.parametrize("damage", [garbage, half, lost_page, lost_schema, bad_text, bad_json])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        garbage, half, lost_page, lost_schema, bad_text, bad_json,
+        *(edited(f"PRAGMA user_version = {version}") for version in (0, 2, -1, -3)),
+        edited("DROP TABLE attempts"), edited("DROP TABLE imported"),
+        edited("ALTER TABLE scores RENAME COLUMN value TO worth"),
+    ],
+)  # fmt: skip
 def test_a_damaged_file_is_kept_aside(path: Path, damage: Callable[[bytes], bytes]) -> None:
     for n in range(20):
         solve(Progress(path), f"e{n}", source="x" * 2000)

@@ -17,15 +17,17 @@ _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _DENSE = ("first_k_dense_replace", "num_dense_layers")
 _NUMBERS = [key for keys in _KEYS.values() for key in keys] + [
     *_EXPERTS, *_SHARED, *_SHARED_WIDTH, *_DENSE, "num_key_value_heads", "head_dim", "moe_intermediate_size",
-    "num_experts_per_tok", "sliding_window",
+    "num_experts_per_tok", "decoder_sparse_step", "sliding_window",
 ]  # fmt: skip
-_FLAGS = ("tie_word_embeddings", "attention_bias", "is_moe", "use_residual", "use_sliding_window")
+_FLAGS = ("tie_word_embeddings", "attention_bias", "attention_out_bias", "mlp_bias", "is_moe", "use_residual",
+          "use_sliding_window", "multi_query")  # fmt: skip
 _MOST, _MOST_LAYERS = 10**9, 10**4  # larger ones are a mistake in the file, and overflow, or take minutes
 _GATED = ("silu", "swish", "swiglu")
 _GATED_GELU = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "glm4")
 _PLAIN = ("gpt2", "gpt_neox", "phi", "starcoder2", "nemotron", "apertus", "arcee", "persimmon")  # without a gate
 _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 _BIASED = ("qwen2",)  # of queries, keys and values; their files do not say so
+_OUTPUT_UNBIASED = ("qwen2", "glm", "helium", "solar_open")  # attention_bias: of queries, keys and values only
 _NORMED = ("qwen3", "gemma3_text", "exaone4")  # norms of a head of queries and of keys
 _NORMED_WHOLE = ("olmo2", "olmo3", "olmoe")  # of all heads together
 _FOUR_NORMS = ("gemma2", "gemma3_text", "glm4")
@@ -43,7 +45,7 @@ _UNKNOWN = (
     "ssm_state_size", "mamba_d_state", "layers_block_type", "linear_num_key_heads", "linear_attn_config",
     "attn_type_list",  # state spaces, linear attention: Jamba, Qwen3-Next, Kimi, MiniMax
     "intermediate_size_mlp", "moe_num_experts", "residual_moe", "mlp_only_layers",  # experts: Llama 4, ERNIE, Grok
-    "multi_query", "num_key_value_heads_per_layer",  # StarCoder, DeciLM
+    "parallel_attn", "new_decoder_architecture", "num_key_value_heads_per_layer",  # Falcon, DeciLM
     "layer_group_size", "total_ut_steps", "H_cycles",  # linear attention and loops: Ring, Ouro, HRM
     "is_encoder_decoder", "type_vocab_size",  # T5, BERT
 )  # fmt: skip
@@ -81,7 +83,9 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(layers, list) and layers and all(one == 1 for one in layers):  # MiniMax M2: attention in all layers
         config["attn_type_list"] = None
     strange = [key for key in _UNKNOWN if config.get(key)]
-    strange += [key for key in _NUMBERS if isinstance(config.get(key), list)]  # layers differ: Gemma 3n, OpenELM
+    count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
+    if count and config.get("decoder_sparse_step") not in (None, 0, 1):  # layers without experts between others
+        strange.append("decoder_sparse_step")
     layers, dense = config.get("layer_types"), config.get("mlp_layer_types")
     if isinstance(dense, list) and "dense" in dense[dense.count("dense") :]:
         strange.append("mlp_layer_types")
@@ -91,9 +95,14 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json of {kind}: {', '.join(strange)} describes layers that the planner does not know, such as "
             "latent attention or a state space. Give a number of parameters instead, such as params=7e9."
         )
-    count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
+    if lists := [key for key in _NUMBERS if isinstance(config.get(key), list)]:  # Gemma 3n, OpenELM
+        raise PlanError(
+            f"config.json of {kind}: {', '.join(lists)} is a list, a number for each layer, and the planner knows "
+            "layers of one size only. Give a number of parameters instead, such as params=7e9."
+        )
     needed = [key for name, keys in _KEYS.items() if names[name] is None for key in keys]
-    for key in [*needed, "num_key_value_heads", *(["num_experts_per_tok"] if count else [])]:
+    experts = ["num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"] if count else []
+    for key in [*needed, "num_key_value_heads", *experts]:
         if config.get(key) is not None:
             _number(config, key)  # 0 is refused here
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
@@ -111,14 +120,18 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
     heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    biased = kind.startswith(_BIASED) or config.get("attention_bias")
-    vectors = size * (heads + 2 * kv_heads) if gated and biased else 0
+    kv_heads = config.get("num_key_value_heads") or (1 if config.get("multi_query") else heads)
+    vectors, biased = 0, config.get("attention_bias")
+    if gated:  # without a gate, all layers are taken to have biases
+        vectors += size * (heads + 2 * kv_heads) * bool(biased or kind.startswith(_BIASED))
+        out = config.get("attention_out_bias", biased and not kind.startswith(_OUTPUT_UNBIASED))
+        vectors += found["hidden"] * bool(out)
+        vectors += (2 * found["ffn"] + found["hidden"]) * bool(config.get("mlp_bias") and not count)
     vectors += 2 * size * kind.startswith(_NORMED) + size * (heads + kv_heads) * (kind in _NORMED_WHOLE)
     vectors += found["hidden"] * (2 * (kind in _FOUR_NORMS) + (kind == "qwen2_moe"))  # the gate of shared experts
-    if kind == "gpt_oss":  # biases of the projection, of the router and of experts, and a sink for each head
+    if kind == "gpt_oss":  # biases of the router and of experts, and a sink for each head
         each = 1 + 2 * found["ffn"] + found["hidden"]
-        vectors += found["hidden"] + heads + _first(config, _EXPERTS) * each
+        vectors += heads + _first(config, _EXPERTS) * each
     found |= {
         "name": _printable(config.get("_name_or_path") or kind), "kv_heads": kv_heads, "head_size": size,
         "gated": gated, "vectors": vectors, "source": "config.json",
@@ -128,12 +141,16 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
     if any(key in file for key in _TOWERS):
         found["name"] += ", its text part"
     if count:
+        chosen = whole("num_experts_per_tok", config["num_experts_per_tok"], most=count)
         width = config.get("moe_intermediate_size") or found["ffn"]
         beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
         shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside
-        first = dense.count("dense") if isinstance(dense, list) else _first(config, _DENSE)
+        key = next((key for key in _DENSE if config.get(key)), "")
+        first = whole(key, config[key], most=found["layers"]) if key else 0
+        if isinstance(dense, list):
+            first = dense[: found["layers"]].count("dense")
         found |= {"dense_layers": first, "dense_ffn": found["ffn"], "ffn": width,
-                  "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
+                  "experts": count, "chosen": chosen, "shared_ffn": shared}  # fmt: skip
     return found
 
 
@@ -147,15 +164,19 @@ def _printable(value: object) -> str:
 
 
 def _windows(config: Mapping[str, Any], kind: str, layers: int) -> dict[str, int]:
-    """Return the window, and how many layers have it: by their types, all but every n-th, or all; not always said."""
+    """Return the window, and how many layers have it: by their types, all but every n-th or the first, or all."""
     window, types = config.get("sliding_window") or 0, config.get("layer_types")
+    if not window or config.get("use_sliding_window", not kind.startswith("qwen")) is False:
+        return {}
     every = config.get("sliding_window_pattern") or {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}.get(kind, 0)
     windowed = layers - layers // every if every and isinstance(every, int) else layers
     if isinstance(types, list):
         windowed = min(layers, types.count("sliding_attention"))
-    if not window or config.get("use_sliding_window", not kind.startswith("qwen")) is False:
-        return {}
-    return {"window": window, "windowed_layers": windowed}
+    elif kind.startswith("qwen") and kind != "qwen3_moe":  # after the first layers; in Qwen2-MoE, half of the first
+        full = config.get("max_window_layers")
+        full = 28 if full is None else whole("max_window_layers", full, least=0)
+        windowed = (min(layers, full) + 1) // 2 if kind == "qwen2_moe" else max(0, layers - full)
+    return {"window": window, "windowed_layers": windowed} if windowed else {}
 
 
 def _first(config: Mapping[str, Any], keys: Iterable[str]) -> int:
