@@ -144,7 +144,7 @@ def test_nothing_listens_but_on_the_loopback() -> None:
 @pytest.mark.parametrize(
     ("found", "world_size", "options", "told"),
     [
-        (0, 1, {}, r"torch sees no GPU on this machine .* say backend='processes'"),
+        (0, 1, {}, r"torch sees no GPU on this machine .* 'simulated' or 'processes'"),
         (2, 4, {}, r"World\(4, backend='nccl'\): NCCL wants a GPU for every rank, and 2 can be used here\. "),
         (8, 4, {"backend": "nccl:2"}, r"2 can be used here\. Take fewer ranks, World\(2"),
     ],

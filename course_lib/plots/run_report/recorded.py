@@ -70,4 +70,5 @@ def _timelines(ranks: dict[str, Sequence[Spans]]) -> Picture:
             canvas.y += 20
             busy = sum(end - begin for begin, end, _ in merged(intervals, 0))
             lines.append(f"{title}, {what}: {percent(busy / seconds)}")
-    return canvas.picture(f"Shares of the time. {'; '.join(lines)}.", "\n".join(lines))
+    caption = "Shares of the time; a bar is at least a pixel wide, and so can look longer than it is."
+    return canvas.picture(f"{caption} {'; '.join(lines)}.", "\n".join(lines))

@@ -28,8 +28,8 @@ def on_gpus(world_size: int, *, cluster: Any = None, at_most: int | None = None,
     where = "this machine" if len(machines) == 1 else " or ".join(machine.name for machine in machines)
     if not all(gpu_counts):
         raise CourseError(
-            f"World(backend='nccl'): torch sees no GPU on {where} (`course doctor` tells why). For ranks on the "
-            "CPU, say backend='processes', or leave the argument out for simulated ranks."
+            f"World(backend='nccl'): torch sees no GPU on {where} (`course doctor` tells why). Ranks on the CPU are "
+            "'simulated' or 'processes'."
         )
     nccl = world_size <= sum(gpu_counts)
     if not share_gpu:
