@@ -195,11 +195,13 @@ def _effort(plan: Plan) -> tuple[int, ...]:
 
 
 def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
-    """Return why the first of `timed` wins: what is simpler has no room, or the next different way is slower."""
+    """Return why the first of `timed` wins: a simpler way, as fast, has no room; or the next way is slower."""
     (best, fastest), *others = timed
-    simpler = [(short, p) for short, _, p in lacking if _effort(p) < _effort(best)]
-    if simpler and not any(_effort(p) < _effort(best) for p, _ in others):
-        short, nearest = simpler[0]
+    equal = min(time.seconds for _, time in timed) * (1 + _EQUAL)
+    simpler = ((short, p) for short, _, p in lacking if _effort(p) < _effort(best))
+    would_win = ((short, p) for short, p in simpler if p.step_seconds(machine) <= equal)
+    if not any(_effort(p) < _effort(best) for p, _ in others) and (found := next(would_win, None)):
+        short, nearest = found
         return f"the best that fits. Memory decides: {how(nearest.settings)} is {size(short)} short."
     for rival, time in others:
         if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
