@@ -238,9 +238,13 @@ def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> s
 
 def _slower(mine: Timeline, fastest: Timeline) -> str:
     slower, notable = mine.seconds - fastest.seconds, _EQUAL * fastest.seconds
-    extras = {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)}
+    extras, (waits, least) = (
+        {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)},
+        (mine.waits(), fastest.waits()),
+    )
     for what, stream in _WAITS.items():
-        extras[f"{what} that nothing hides"] = mine.exposed(stream, COMPUTE) - fastest.exposed(stream, COMPUTE)
-    most = max(extras.values())
-    causes = [f"{duration(extra)} more {what}" for what, extra in extras.items() if extra > notable or extra == most]
+        extras[f"{what} that nothing hides"] = waits[stream] - least[stream]
+    ordered = sorted(extras.items(), key=lambda cause: -cause[1])
+    causes = [f"{duration(abs(extra))} {'more' if extra > 0 else 'less'} {what}"
+              for what, extra in ordered if abs(extra) > notable or extra == ordered[0][1]]  # fmt: skip
     return f"{duration(slower)} slower: {', '.join(causes)}"
