@@ -6,7 +6,7 @@ from itertools import product, takewhile
 from math import prod
 from typing import Any
 
-from .explain import duration, holder, how, shortage, size, verdict
+from .explain import duration, holder, how, shortage, size, tightest, verdict
 from .plan import Plan, plan
 from .timing.cost import crossing
 from .timing.hardware import Hardware
@@ -121,7 +121,7 @@ def choose(
     reasons = [_why(timed, lacking, machine), *(_reason(*one, *timed[0]) for one in timed[1:])] if timed else []
     ranked = [Candidate(plan=p, seconds=t.seconds, reason=r) for (p, t), r in zip(timed, reasons, strict=True)]
     for short, where, p in lacking:
-        reason = f"{verdict(p, machine)}: {size(short)} short on {holder(p.fullest)}, {where}."
+        reason = f"{verdict(p, machine)}: {size(short)} short on {holder(tightest(p, machine))}, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
 

@@ -98,6 +98,20 @@ def test_every_stage_gives_the_verdict_of_the_whole_pipeline() -> None:
         assert "It may fit: 1 GB short on rank 0, " in text
 
 
+def test_the_stage_that_takes_most_decides_whether_a_pipeline_fits() -> None:
+    """The second of three stages has the highest peak. The last one's logits leave gaps: it takes more."""
+    given = {"model": "llama-13b", "world_size": 6, "stage": 1, "sequence": 4096, "attention": "flash", "batch": 2}
+    cut = {"tensor_parallel": 2, "pipeline_parallel": 3, "precision": "autocast", "checkpointing": "operators"}
+    first, second, last = (plan(**given, **cut, pipeline_stage=at) for at in range(3))
+    assert second.peak_bytes > last.peak_bytes and last.reserved_bytes > second.reserved_bytes
+
+    machine = replace(HARDWARE["a100"], memory_bytes=last.reserved_bytes - 10**9)
+    text = "".join(page(first, machine))
+    assert f"Pipeline stage 1 holds more: at most {size(second.peak_bytes)}." in text
+    assert verdict(first, machine) == "may fit" and "It may fit: 1 GB short on the last stage, " in text
+    assert verdict(first, replace(machine, memory_bytes=last.reserved_bytes)) == "fits"
+
+
 EXPERTS, OFFLOAD = "took 0.6 to 10 times the planned seconds", "with offload took 0.4 to 5 times"
 
 
