@@ -53,7 +53,7 @@ def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     The search ends at the first power of two, times the ranks that share a sequence, that fits.
     """
     settings = plan.settings
-    group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
+    group = settings.world_size // settings.data_parallel * lcm(settings.context_parallel, settings.expert_parallel)
     more = {"shard_size": None, "reshard": bool(settings.reshard)}
 
     def enough(count: int) -> bool:
@@ -62,7 +62,8 @@ def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     most = next((count for count in (group * 2**doubled for doubled in range(20)) if enough(count)), 0)
     devices = named(machine).devices
     step = group if most <= devices else lcm(group, devices)  # whole nodes
-    return next((count for count in range(most // 2 // step * step + step, most, step) if enough(count)), most)
+    least, most = most // 2 // step * step + step, ceil(most / step) * step
+    return next((count for count in range(least, most, step) if enough(count)), most)
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:
