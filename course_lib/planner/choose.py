@@ -233,7 +233,8 @@ def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> s
         sent, least = size(candidate.sent_bytes), size(best.sent_bytes)
         return f"{_slower(mine, fastest)}. A rank sends {sent}, the best's {least}."
     more = candidate.peak_bytes - best.peak_bytes
-    return f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
+    held = f"{size(abs(more))} {'more' if more > 0 else 'less'}" if more else "as much"
+    return f"as fast as the best, within 5 %; at its peak it holds {held}."
 
 
 def _slower(mine: Timeline, fastest: Timeline) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from course_lib.planner import Candidate, Choice, choose, duration, plan, size
+from course_lib.planner.choose import _reason
 from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST
 
 
@@ -86,4 +87,7 @@ def test_an_equally_fast_one_says_what_it_holds() -> None:
     assert equal
     for one in equal:
         more = one.plan.peak_bytes - choice.best.plan.peak_bytes
-        assert one.reason.endswith(f"it holds {size(abs(more))} {'more' if more > 0 else 'less'}.")
+        held = f"{size(abs(more))} {'more' if more > 0 else 'less'}" if more else "as much"
+        assert one.reason.endswith(f"it holds {held}.")
+    best, line = choice.best.plan, choice.best.plan.timeline(choice.hardware)
+    assert _reason(best, line, best, line).endswith("at its peak it holds as much.")
