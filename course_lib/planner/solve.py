@@ -93,8 +93,8 @@ def cheapest(
     The number of ranks doubles, up to `most_ranks`, from the fewest that could be fast enough, until the plan is fast
     enough, because more ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and
     pipeline parallelism, with `CHECKPOINTING`, and with the largest micro-batch that fits: in stage 3, and a pipeline
-    in stage 1, not interleaved, with 8 micro-batches for each of its stages. `given` as for `plan`: what is given is
-    not varied.
+    in stage 1, not interleaved, with 8 micro-batches for each of its stages. Nothing is offloaded unless `offload` is
+    given. `given` as for `plan`: what is given is not varied.
 
     Raises:
         ValueError: nothing fits, or nothing is fast enough.
@@ -120,6 +120,8 @@ def cheapest(
         if ranks == most_ranks and not ways and not found:
             raise refusals[0]
     reached, more = "nothing fits", "hardware with more memory, more ranks, a shorter sequence"
+    if "offload" not in given:
+        reached, more = "nothing fits without offload", f"offload, {more}"
     if found or least_ranks > most_ranks:
         more = "more days or ranks, fewer tokens,"
     if least_ranks > most_ranks:

@@ -175,8 +175,9 @@ def test_the_cheapest_way_keeps_the_batch_that_is_given() -> None:
     one = cheapest("llama3-8b", MACHINE, **given, batch=1)
 
     assert one.plan.settings.batch == 1 < cheapest("llama3-8b", MACHINE, **given).plan.settings.batch
-    with pytest.raises(ValueError, match=r"nothing fits\. Allow hardware with .* or a smaller batch"):
-        cheapest("llama3-8b", MACHINE, **given, batch=400)
+    for offload, said in (({}, " without offload. Allow offload,"), ({"offload": ["optimizer"]}, r"\. Allow")):
+        with pytest.raises(ValueError, match=rf"nothing fits{said} hardware with .* or a smaller batch"):
+            cheapest("llama3-8b", MACHINE, **given, **offload, batch=400)
 
 
 @pytest.mark.parametrize("given", [
