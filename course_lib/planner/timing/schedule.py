@@ -12,7 +12,10 @@ COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "te
 CONTEXT, EXPERT = "context parallel", "expert parallel"
 """The streams of a step: see step.py."""
 AWAITED = (TENSOR, EXPERT, CONTEXT, PIPELINE, COMMUNICATION, HOST)
-"""The streams that computing waits for, first those of which it waits for each span."""
+"""The streams that computing may wait for. A moment in which several work counts for the first of them: see `waits`.
+
+Work of the first four is needed for the next layer or micro-batch. Much of the last two's can also run ahead or late.
+"""
 
 
 class Span(NamedTuple):
