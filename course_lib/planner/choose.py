@@ -6,7 +6,7 @@ from itertools import product, takewhile
 from math import prod
 from typing import Any
 
-from .explain import duration, holder, how, shortage, size, verdict
+from .explain import duration, holder, how, shortage, size, tightest, verdict
 from .plan import Plan, plan
 from .timing.cost import crossing
 from .timing.hardware import Hardware
@@ -121,7 +121,7 @@ def choose(
     reasons = [_why(timed, lacking, machine), *(_reason(*one, *timed[0]) for one in timed[1:])] if timed else []
     ranked = [Candidate(plan=p, seconds=t.seconds, reason=r) for (p, t), r in zip(timed, reasons, strict=True)]
     for short, where, p in lacking:
-        reason = f"{verdict(p, machine)}: {size(short)} short on {holder(p.fullest)}, {where}."
+        reason = f"{verdict(p, machine)}: {size(short)} short on {holder(tightest(p, machine))}, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
 
@@ -195,11 +195,13 @@ def _effort(plan: Plan) -> tuple[int, ...]:
 
 
 def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
-    """Return why the first of `timed` wins: what is simpler has no room, or the next different way is slower."""
+    """Return why the first of `timed` wins: a simpler way, as fast, has no room; or the next way is slower."""
     (best, fastest), *others = timed
-    simpler = [(short, p) for short, _, p in lacking if _effort(p) < _effort(best)]
-    if simpler and not any(_effort(p) < _effort(best) for p, _ in others):
-        short, nearest = simpler[0]
+    equal = min(time.seconds for _, time in timed) * (1 + _EQUAL)
+    simpler = ((short, p) for short, _, p in lacking if _effort(p) < _effort(best))
+    would_win = ((short, p) for short, p in simpler if p.step_seconds(machine) <= equal)
+    if not any(_effort(p) < _effort(best) for p, _ in others) and (found := next(would_win, None)):
+        short, nearest = found
         return f"the best that fits. Memory decides: {how(nearest.settings)} is {size(short)} short."
     for rival, time in others:
         if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
@@ -231,14 +233,19 @@ def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> s
         sent, least = size(candidate.sent_bytes), size(best.sent_bytes)
         return f"{_slower(mine, fastest)}. A rank sends {sent}, the best's {least}."
     more = candidate.peak_bytes - best.peak_bytes
-    return f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
+    held = f"{size(abs(more))} {'more' if more > 0 else 'less'}" if more else "as much"
+    return f"as fast as the best, within 5 %; at its peak it holds {held}."
 
 
 def _slower(mine: Timeline, fastest: Timeline) -> str:
     slower, notable = mine.seconds - fastest.seconds, _EQUAL * fastest.seconds
-    extras = {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)}
+    extras, (waits, least) = (
+        {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)},
+        (mine.waits(), fastest.waits()),
+    )
     for what, stream in _WAITS.items():
-        extras[f"{what} that nothing hides"] = mine.exposed(stream, COMPUTE) - fastest.exposed(stream, COMPUTE)
-    most = max(extras.values())
-    causes = [f"{duration(extra)} more {what}" for what, extra in extras.items() if extra > notable or extra == most]
+        extras[f"{what} that nothing hides"] = waits[stream] - least[stream]
+    ordered = sorted(extras.items(), key=lambda cause: -cause[1])
+    causes = [f"{duration(abs(extra))} {'more' if extra > 0 else 'less'} {what}"
+              for what, extra in ordered if abs(extra) > notable or extra == ordered[0][1]]  # fmt: skip
     return f"{duration(slower)} slower: {', '.join(causes)}"

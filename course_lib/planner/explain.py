@@ -148,7 +148,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     for machine in machines:
         short, where = shortage(plan, machine)
         if short > 0:
-            yield f"It {verdict(plan, machine)}: {size(short)} short on {holder(plan.fullest)}, {where}."
+            yield f"It {verdict(plan, machine)}: {size(short)} short on {holder(tightest(plan, machine))}, {where}."
     yield from band(*shown)
 
 
@@ -241,13 +241,22 @@ def memory(plan: Plan) -> Iterator[str]:
     yield "  What lives for less than a layer's time is not planned. A dry run measures it."
 
 
+def tightest(plan: Plan, hardware: Hardware) -> Plan:
+    """Return the plan of the stage of a pipeline that lacks most bytes, on the device or the host."""
+    host = _of_host(plan, hardware)
+    return max(
+        plan.stages,
+        key=lambda stage: max(stage.reserved_bytes - hardware.memory_bytes, stage.host_bytes - host),
+    )
+
+
 def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     """Return how many bytes are missing on the device or the host, whichever is worse, and where.
 
     The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit. Of a pipeline,
-    the fullest stage has to fit.
+    the `tightest` stage has to fit.
     """
-    plan = plan.fullest
+    plan = tightest(plan, hardware)
     there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
     largest = sorted(there, key=lambda part: -part.nbytes)[:3]
     held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
@@ -268,7 +277,8 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
     """Return "fits", "may fit", which a dry run and a trial on the device decide, or "does not fit"."""
     if shortage(plan, hardware)[0] <= 0:
         return "fits"
-    missing = max(plan.fullest.peak_bytes - hardware.memory_bytes, plan.host_bytes - _of_host(plan, hardware))
+    host = max(stage.host_bytes for stage in plan.stages) - _of_host(plan, hardware)
+    missing = max(plan.fullest.peak_bytes - hardware.memory_bytes, host)
     return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
 
 

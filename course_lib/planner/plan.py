@@ -101,19 +101,23 @@ class Plan:
         return sum(self.moments[self.peak_moment].values())
 
     @cached_property
-    def fullest(self) -> "Plan":
-        """The plan of this stage of a pipeline, or of the second or the last if that holds more.
+    def stages(self) -> "tuple[Plan, ...]":
+        """The plan of this stage of a pipeline, and of the first, the second and the last, one of which holds most.
 
         The last has the logits. The second has a layer more than the first where layers do not divide; it is left
         out of an interleaved pipeline, because Llama 3 405B ran in 80 GB, and its second stage is planned with 92 GB.
         """
         settings = self.settings
-        if settings.last_stage:
-            return self
-        stages = {settings.pipeline_parallel - 1} | ({1} if settings.model_chunks == 1 else set())
-        others = [replace(self, settings=replace(settings, pipeline_stage=stage))
-                  for stage in sorted(stages - {settings.pipeline_stage})]  # fmt: skip
-        return max([self, *others], key=lambda stage: stage.peak_bytes)
+        if settings.pipeline_parallel == 1:
+            return (self,)
+        stages = {0, settings.pipeline_parallel - 1} | ({1} if settings.model_chunks == 1 else set())
+        return self, *(replace(self, settings=replace(settings, pipeline_stage=stage))
+                       for stage in sorted(stages - {settings.pipeline_stage}))  # fmt: skip
+
+    @cached_property
+    def fullest(self) -> "Plan":
+        """The plan of the stage that holds most at its peak, this one if it is alone."""
+        return max(self.stages, key=lambda stage: stage.peak_bytes)
 
     @property
     def active_bytes(self) -> int:

@@ -53,7 +53,7 @@ def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     The search ends at the first power of two, times the ranks that share a sequence, that fits.
     """
     settings = plan.settings
-    group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
+    group = settings.world_size // settings.data_parallel * lcm(settings.context_parallel, settings.expert_parallel)
     more = {"shard_size": None, "reshard": bool(settings.reshard)}
 
     def enough(count: int) -> bool:
@@ -62,7 +62,8 @@ def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     most = next((count for count in (group * 2**doubled for doubled in range(20)) if enough(count)), 0)
     devices = named(machine).devices
     step = group if most <= devices else lcm(group, devices)  # whole nodes
-    return next((count for count in range(most // 2 // step * step + step, most, step) if enough(count)), most)
+    least, most = most // 2 // step * step + step, ceil(most / step) * step
+    return next((count for count in range(least, most, step) if enough(count)), most)
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:
@@ -92,8 +93,8 @@ def cheapest(
     The number of ranks doubles, up to `most_ranks`, from the fewest that could be fast enough, until the plan is fast
     enough, because more ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and
     pipeline parallelism, with `CHECKPOINTING`, and with the largest micro-batch that fits: in stage 3, and a pipeline
-    in stage 1, not interleaved, with 8 micro-batches for each of its stages. `given` as for `plan`: what is given is
-    not varied.
+    in stage 1, not interleaved, with 8 micro-batches for each of its stages. Nothing is offloaded unless `offload` is
+    given. `given` as for `plan`: what is given is not varied.
 
     Raises:
         ValueError: nothing fits, or nothing is fast enough.
@@ -119,6 +120,8 @@ def cheapest(
         if ranks == most_ranks and not ways and not found:
             raise refusals[0]
     reached, more = "nothing fits", "hardware with more memory, more ranks, a shorter sequence"
+    if "offload" not in given:
+        reached, more = "nothing fits without offload", f"offload, {more}"
     if found or least_ranks > most_ranks:
         more = "more days or ranks, fewer tokens,"
     if least_ranks > most_ranks:

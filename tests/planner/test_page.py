@@ -84,6 +84,34 @@ def test_of_a_pipeline_it_says_which_stage_holds_most() -> None:
     assert "held by the last stage" in repr(plan(model="llama3-8b", world_size=64, pipeline_stage=7, **given))
 
 
+def test_every_stage_gives_the_verdict_of_the_whole_pipeline() -> None:
+    """The first of four stages keeps activations of four micro-batches: it holds most."""
+    given = {"model": "llama3-70b", "world_size": 32, "stage": 1, "sequence": 4096, "attention": "flash"}
+    cut = {"tensor_parallel": 8, "pipeline_parallel": 4, "micro_batches": 8, "batch": 3}
+    stages = [plan(**given, **cut, pipeline_stage=at) for at in range(4)]
+    machine = replace(HARDWARE["h100-infiniband"], memory_bytes=stages[0].reserved_bytes - 10**9)
+
+    assert {verdict(stage, machine) for stage in stages} == {"may fit"}
+    for stage in stages[1:]:
+        text = "".join(page(stage, machine))
+        assert f"Rank 0 holds more: at most {size(stages[0].peak_bytes)}." in text
+        assert "It may fit: 1 GB short on rank 0, " in text
+
+
+def test_the_stage_that_takes_most_decides_whether_a_pipeline_fits() -> None:
+    """The second of three stages has the highest peak. The last one's logits leave gaps: it takes more."""
+    given = {"model": "llama-13b", "world_size": 6, "stage": 1, "sequence": 4096, "attention": "flash", "batch": 2}
+    cut = {"tensor_parallel": 2, "pipeline_parallel": 3, "precision": "autocast", "checkpointing": "operators"}
+    first, second, last = (plan(**given, **cut, pipeline_stage=at) for at in range(3))
+    assert second.peak_bytes > last.peak_bytes and last.reserved_bytes > second.reserved_bytes
+
+    machine = replace(HARDWARE["a100"], memory_bytes=last.reserved_bytes - 10**9)
+    text = "".join(page(first, machine))
+    assert f"Pipeline stage 1 holds more: at most {size(second.peak_bytes)}." in text
+    assert verdict(first, machine) == "may fit" and "It may fit: 1 GB short on the last stage, " in text
+    assert verdict(first, replace(machine, memory_bytes=last.reserved_bytes)) == "fits"
+
+
 EXPERTS, OFFLOAD = "took 0.6 to 10 times the planned seconds", "with offload took 0.4 to 5 times"
 
 

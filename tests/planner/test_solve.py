@@ -106,6 +106,21 @@ def test_the_fewest_ranks_may_lie_between_two_powers_of_two() -> None:
     assert not fits(plan(**given, world_size=fewest - 8), MACHINE)
 
 
+@pytest.mark.parametrize(("given", "expected"), [
+    ({"model": "llama3-8b", "stage": 1, "pipeline_parallel": 3, "micro_batches": 12}, 24),
+    ({"model": "mixtral-8x7b", "stage": 3, "context_parallel": 3, "expert_parallel": 8, "sequence": 12288}, 48),
+])  # fmt: skip
+def test_the_fewest_ranks_can_be_planned(given: dict[str, Any], expected: int) -> None:
+    """Three stages of 4 ranks have room, and fill 1.5 nodes; 3 ranks share a sequence, and 8 the experts."""
+    given = given | {"attention": "flash"}
+    machine = "a100-40gb" if given["stage"] == 1 else MACHINE
+    fewest = fewest_ranks(plan(**given, world_size=24), machine)
+
+    assert fewest == expected
+    least = plan(**given, world_size=fewest)
+    assert fits(least, machine) and least.step_seconds(machine) > 0
+
+
 @pytest.mark.parametrize("given", [
     {"model": "llama3-70b", "world_size": 96, "tensor_parallel": 4, "pipeline_parallel": 8, "micro_batches": 16},
     {"model": "llama3-8b", "world_size": 24, "tensor_parallel": 4, "pipeline_parallel": 2, "micro_batches": 2},
@@ -160,8 +175,9 @@ def test_the_cheapest_way_keeps_the_batch_that_is_given() -> None:
     one = cheapest("llama3-8b", MACHINE, **given, batch=1)
 
     assert one.plan.settings.batch == 1 < cheapest("llama3-8b", MACHINE, **given).plan.settings.batch
-    with pytest.raises(ValueError, match=r"nothing fits\. Allow hardware with .* or a smaller batch"):
-        cheapest("llama3-8b", MACHINE, **given, batch=400)
+    for offload, said in (({}, " without offload. Allow offload,"), ({"offload": ["optimizer"]}, r"\. Allow")):
+        with pytest.raises(ValueError, match=rf"nothing fits{said} hardware with .* or a smaller batch"):
+            cheapest("llama3-8b", MACHINE, **given, **offload, batch=400)
 
 
 @pytest.mark.parametrize("given", [

@@ -1,7 +1,7 @@
 """A step as work on streams: which work runs in parallel, and which has to wait.
 
 A stream does one thing at a time, in the order of issue, as CUDA streams do. Work also waits for what it needs on other
-streams. Nothing here depends on the kind of work.
+streams.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,11 @@ from typing import NamedTuple
 COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "tensor parallel", "pipeline", "host"
 CONTEXT, EXPERT = "context parallel", "expert parallel"
 """The streams of a step: see step.py."""
+AWAITED = (TENSOR, EXPERT, CONTEXT, PIPELINE, COMMUNICATION, HOST)
+"""The streams that computing may wait for. A moment in which several work counts for the first of them: see `waits`.
+
+Work of the first four is needed for the next layer or micro-batch. Much of the last two's can also run ahead or late.
+"""
 
 
 class Span(NamedTuple):
@@ -53,6 +58,20 @@ class Timeline:
                     break
                 hidden += min(span.end, cover.end) - max(span.start, cover.start)
         return self.busy(stream) - hidden
+
+    def covered(self, streams: Sequence[str]) -> float:
+        """Return the seconds in which one of `streams` or more works."""
+        covered, until = 0.0, 0.0
+        for span in sorted((span for span in self.spans if span.stream in streams), key=lambda span: span.start):
+            covered += max(0.0, span.end - max(until, span.start))
+            until = max(until, span.end)
+        return covered
+
+    def waits(self) -> dict[str, float]:
+        """Return the seconds in which nothing is computed, each for the first stream of `AWAITED` that works then."""
+        order = (COMPUTE, *AWAITED)
+        covered = [self.covered(order[: count + 1]) for count in range(len(order))]
+        return {stream: covered[at + 1] - covered[at] for at, stream in enumerate(AWAITED)}
 
 
 class Streams:

@@ -22,7 +22,7 @@ from ..training.shapes import Model
 from . import work
 from .cost import Group, seconds
 from .hardware import Hardware
-from .schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
+from .schedule import AWAITED, COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
 
@@ -132,8 +132,9 @@ class _Step:
     def earlier(self, each: Timeline, times: int) -> None:
         """Schedule `times` micro-batches before the last, each as in `each`, as one span on each stream.
 
-        Computing is first, and each stream overlaps with it for as long as in all of them. The first micro-batch's
-        forward waits for the late gathers. The last micro-batch begins when all work of the others is done.
+        Computing is first, and each stream overlaps with it, and with the streams before it in `AWAITED`, for as long
+        as in all of them. The first micro-batch's forward waits for the late gathers. The last micro-batch begins when
+        all work of the others is done.
         """
         label, begun = "earlier micro-batches", Timeline(spans=())
         if self.gathers_late:
@@ -143,11 +144,15 @@ class _Step:
             self._pass("forward", pieces, label=f"{label}, ")
         computed = self.streams.issue(COMPUTE, label, max(0.0, times * each.busy(COMPUTE) - begun.busy(COMPUTE)))
         end = computed._replace(end=computed.start + max(0.0, times * each.seconds - begun.seconds))
-        for stream in sorted({PIPELINE, *(span.stream for span in each.spans)} - {COMPUTE}):
+        ends, waits, begun_waits = computed.end, each.waits(), begun.waits()
+        for stream in AWAITED:
             exposed = times * each.exposed(stream, COMPUTE) - begun.exposed(stream, COMPUTE)
-            busy = times * each.busy(stream) - begun.busy(stream)
-            if busy > 0:
-                self.streams.issue(stream, label, busy, [computed._replace(end=computed.end + exposed - busy)])
+            hidden = times * each.busy(stream) - begun.busy(stream) - exposed
+            ends += max(0.0, times * waits[stream] - begun_waits[stream])
+            apart = ends - exposed > computed.end + 1e-9
+            for busy, until in ((hidden, computed.end), (exposed, ends)) if apart else ((hidden + exposed, ends),):
+                if busy > 0:
+                    self.streams.issue(stream, label, busy, [computed._replace(end=until - busy)])
             self.streams.wait(stream, [end])
         self.streams.wait(COMPUTE, [end])
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ...planner import HARDWARE, shortage, size, verdict
-from ...planner.explain import band, fuller, holder, notes
+from ...planner.explain import band, fuller, holder, notes, tightest
 from .drawing import Shown, drawing, ends
 from .fields import START, address, entry, form, labelled, planned, value
 
@@ -89,14 +89,14 @@ class Planner:
         cautions: list[str] = []
         if not self.refusal and self.now:
             plan, machine = self.now
-            fits, (short, where), fullest = verdict(plan, machine), shortage(plan, machine), plan.fullest
+            fits, (short, where), most = verdict(plan, machine), shortage(plan, machine), tightest(plan, machine)
             tone, sign = TONES[fits]
             word = f"{sign} {fits.capitalize()}"
             who, there = holder(plan).capitalize(), size(machine.memory_bytes)
             text = f"{who} holds at most {size(plan.peak_bytes)} of {there}, {plan.peak_moment}.{fuller(plan)}"
-            lacking = f"{size(short)} short on {holder(fullest)}"
-            if short > 0 and short == fullest.reserved_bytes - machine.memory_bytes:
-                taken = f"torch reserves {size(fullest.reserved_bytes)} for a peak of {size(fullest.peak_bytes)}"
+            lacking = f"{size(short)} short on {holder(most)}"
+            if short > 0 and short == most.reserved_bytes - machine.memory_bytes:
+                taken = f"torch reserves {size(most.reserved_bytes)} for a peak of {size(most.peak_bytes)}"
                 text = f"{lacking}: {taken}, and the device has {there}."
             elif short > 0:
                 text = f"{lacking}, {where}."
