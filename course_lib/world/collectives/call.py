@@ -135,7 +135,7 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
         "root": None if root is None else ranks[root],
         "tag": arguments.get("tag", 0),
         "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
-        "orders": tuple(order_of(tensor) for tensor in tensors) if op in IN_ORDER else (),
+        "orders": tuple(order_of(op, tensor) for tensor in tensors),
         "dtype": tensors[0].dtype if tensors else None,
         "layout": tensors[0].layout if tensors else torch.strided,
         "splits": splits,
@@ -144,10 +144,14 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
     }
 
 
-def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of a tensor; empty if it is contiguous. Those of dimensions of size 1 may be any: they are
-    1 here."""
-    if tensor.layout is not torch.strided or tensor.is_contiguous():
+def order_of(op: str, tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of a tensor, if an op may mix up its elements because of them; empty if it is contiguous.
+
+    Those of dimensions of size 1 may be any: they are 1 here. NCCL copies lists of tensors itself.
+    """
+    if op not in IN_ORDER or tensor.layout is not torch.strided or tensor.is_contiguous():
+        return ()
+    if tensor.is_cuda and op in ("scatter", "reduce_scatter"):
         return ()
     return tuple(stride if size > 1 else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 

@@ -95,7 +95,7 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
                 "needs the same size and dtype for all. If ranks are meant to have different sizes, pad the shorter "
                 "ones, and cut the padding off afterwards."
             )
-        if op in IN_ORDER and tensor.shape == one.shape and order_of(tensor) != order_of(one):
+        if tensor.shape == one.shape and order_of(op, tensor) != order_of(op, one):
             raise ValueError(
                 f"{op}: the elements of tensor {index} of the list and of the single tensor lie in different orders in "
                 f"memory (strides {list(tensor.stride())} and {list(one.stride())}), and gloo would mix them up. Pass "
