@@ -7,7 +7,7 @@ from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
-from .rank_error import hidden, quoted, way_to
+from .rank_error import hidden, quoted
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -162,7 +162,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         )
     if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
-    if not message and len({quoted(way_to(call, calls)) for call in calls}) > 1:
+    if not message and len({quoted(call.line) for call in calls}) > 1:
         advice = (
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
             f"some ranks make. If they are: {advice}"
