@@ -1,13 +1,15 @@
 """Figures: each function takes plain records and returns a `Picture` with a caption and a text form.
 
 canvas <- all figures;  memory <- comparison <- reports;  curves, tables <- reports
+charts: figures with two axes
 diagrams: drawings of the algorithms, from numbers and without a run
 moving: drawings of them that a reader moves
 """
 
+from .charts.curves import curve
+from .charts.validation import plot_validation
 from .comm import plot_comm
 from .comparison import compare_memory
-from .curves import curve
 from .diagrams.pipeline import plot_schedule
 from .diagrams.ranks import plot_mesh, plot_ranks
 from .diagrams.schedules import plot_buckets
@@ -24,7 +26,6 @@ from .run_report.recorded import plot_recorded
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline
-from .validation import plot_validation
 
 __all__ = [
     "Picture", "Report", "RunReport", "Table", "compare_memory", "curve", "move_cuts", "move_schedules",

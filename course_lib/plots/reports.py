@@ -10,8 +10,8 @@ from typing import Any
 
 from ..planner import Plan, how, size
 from .canvas import Canvas
+from .charts.curves import draw_curves
 from .comparison import draw_bars
-from .curves import draw_curves
 from .memory import fullest
 from .picture import Picture
 from .tables import Table

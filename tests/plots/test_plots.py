@@ -52,8 +52,8 @@ from course_lib.plots.canvas import (
     ink_on,
     ticks,
 )
+from course_lib.plots.charts.curves import LOOKS
 from course_lib.plots.comm import tint
-from course_lib.plots.curves import LOOKS
 from course_lib.plots.memory import MOST_PLACES, places
 
 COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, FETCHING, WAITING, STALLED, *MEMBERS]

@@ -139,6 +139,8 @@ def test_only_rows_with_a_remark_are_shown_of_a_long_table_of_layouts() -> None:
     remarked = (*row[:-1], "← reduced twice?")
     text = str(replace(report, layout=[row] * 150 + [remarked] * 2))
     assert "Of 152 rows, the 2 with a remark are shown." in text and text.count("all_reduce  x ") == 2
+    text = str(replace(report, layout=[row] * 350 + [remarked] * 150))
+    assert "Of 500 rows, the first 100 of 150 with a remark are shown." in text
     text = str(replace(report, layout=[row] * 150))
     assert "Of 150 rows, the 100 that came first are shown." in text and text.count("all_reduce  x ") == 100
 

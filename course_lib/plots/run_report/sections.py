@@ -101,8 +101,11 @@ def layout(run: RunRecord) -> Iterator[Part]:
     if rows:
         yield _table(("call", "tensor", "before", "after", "remark"), rows[:MOST_ROWS])
     if len(run.layout) > MOST_ROWS:
-        which = "with a remark" if rows[0][-1] else "that came first"
-        yield _words(f"Of {len(run.layout):,} rows, the {len(rows[:MOST_ROWS])} {which} are shown.")
+        remarked = f"{len(rows):,} with a remark"
+        which = f"first {MOST_ROWS} of {remarked}" if len(rows) > MOST_ROWS else remarked
+        if not rows[0][-1]:
+            which = f"{MOST_ROWS} that came first"
+        yield _words(f"Of {len(run.layout):,} rows, the {which} are shown.")
     calls = [call for comm in run.comm.values() for call in comm.calls]
     if calls and not any(getattr(call, "values", None) for call in calls):
         yield _words(f"To compare the tensors of collectives, {KEEP_VALUES}")

@@ -39,6 +39,9 @@ OPS = {operator: op for operator, (op, _, _) in _OPERATORS.items()}
 _AGREED = {op: agreed for op, agreed, _ in _OPERATORS.values()}
 _WHOLE = {op: whole for op, _, whole in _OPERATORS.values()}
 
+IN_ORDER = ("all_reduce", "broadcast", "reduce", "scatter", "reduce_scatter")
+"""Ops for which gloo uses as many elements as a tensor has, from its first one on, whatever its strides are."""
+
 DEFAULT_GROUP = "0"  # torch's name for the group of all ranks
 
 
@@ -52,6 +55,7 @@ class Call(CommCall):
     reduce_op: str | None = None  # `sum`, `max`, ... if the op has one
     tag: int = 0  # of a message
     shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that the ranks must agree on
+    orders: tuple[tuple[int, ...], ...] = ()  # of their elements in memory, if the op keeps to it
     layout: torch.layout = torch.strided  # of the same tensors: strided, or a sparse one
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
     inside: str = ""  # the library function that makes the call, if the learner's line calls it by its name
@@ -91,6 +95,15 @@ class Call(CommCall):
         return call
 
     @property
+    def strides(self) -> str:
+        """Return `strides [1, 4]`, or `strides [1, 4], [2, 1]` for several tensors."""
+        given = [
+            list(order or torch.empty(shape, device="meta").stride())
+            for shape, order in zip(self.shapes, self.orders, strict=True)
+        ]
+        return f"strides {', '.join(map(str, given))}"
+
+    @property
     def tensors(self) -> str:
         """Return `float32 [4, 2]`, or `float32 [4], [8]` for several tensors."""
         if self.dtype is None:
@@ -122,12 +135,25 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
         "root": None if root is None else ranks[root],
         "tag": arguments.get("tag", 0),
         "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
+        "orders": tuple(order_of(op, tensor) for tensor in tensors),
         "dtype": tensors[0].dtype if tensors else None,
         "layout": tensors[0].layout if tensors else torch.strided,
         "splits": splits,
         "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
         "total_bytes": total_bytes,
     }
+
+
+def order_of(op: str, tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of a tensor, if an op may mix up its elements because of them; empty if it is contiguous.
+
+    Those of dimensions of size 1 may be any: they are 1 here. NCCL copies lists of tensors itself.
+    """
+    if op not in IN_ORDER or tensor.layout is not torch.strided or tensor.is_contiguous():
+        return ()
+    if tensor.is_cuda and op in ("scatter", "reduce_scatter"):
+        return ()
+    return tuple(stride if size > 1 else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _splits(op: str, arguments: dict[str, Any], members: int) -> Splits:

@@ -54,6 +54,7 @@ def difference(one: Call, other: Call) -> str:
             checks += (
                 ("number of elements", one.numels, other.numels),
                 ("shape", _have_order(one), _have_order(other)),
+                ("strides", one.orders, other.orders),
             )
     return next((name for name, mine, theirs in checks if mine != theirs), "")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...meter import is_dense, overlap, spans, tensors_in
+from .call import IN_ORDER, order_of
 
 _LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
     "all_gather": ("output_tensors", "input_tensors", "everywhere"),
@@ -22,9 +23,6 @@ _SINGLES = {  # op: (the tensor with a part for each rank, the part)
 }
 
 _WITH_TENSORS = (list, torch.Tensor)
-
-_IN_ORDER = ("all_reduce", "broadcast", "reduce", "scatter", "reduce_scatter")
-"""Ops for which gloo uses as many elements as a tensor has, from its first one on, whatever its strides are."""
 
 
 def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
@@ -45,7 +43,7 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
                 "CPU. Make it without device=, or move it: tensor.cpu()."
             )
-        if op in _IN_ORDER and tensor.layout is torch.strided and not is_dense(tensor):
+        if op in IN_ORDER and tensor.layout is torch.strided and not is_dense(tensor):
             raise ValueError(
                 f"{op}: the elements of {_text(tensor)} do not lie next to each other in memory (strides "
                 f"{list(tensor.stride())}), and gloo would use their neighbours. Pass tensor.contiguous(), and copy "
@@ -66,6 +64,12 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
         for name in ("input_tensors", "output_tensors"):
             _check_count(op, group_size, len(arguments[name]))
     elif op == "all_to_all_single":
+        if not arguments["output"].is_contiguous():  # torch itself refuses such an input
+            raise ValueError(
+                f"{op}: the elements of the output {_text(arguments['output'])} do not lie in its own order in memory "
+                f"(strides {list(arguments['output'].stride())}), and gloo would mix them up. Make a contiguous one, "
+                "and copy the result back."
+            )
         for name in ("input", "output"):
             _check_splits(op, group_size, name, arguments[name], arguments[f"{name}_split_sizes"])
         if overlap(*(spans([arguments[name]]) for name in ("input", "output"))):
@@ -90,6 +94,12 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
                 f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. gloo "
                 "needs the same size and dtype for all. If ranks are meant to have different sizes, pad the shorter "
                 "ones, and cut the padding off afterwards."
+            )
+        if tensor.shape == one.shape and order_of(op, tensor) != order_of(op, one):
+            raise ValueError(
+                f"{op}: the elements of tensor {index} of the list and of the single tensor lie in different orders in "
+                f"memory (strides {list(tensor.stride())} and {list(one.stride())}), and gloo would mix them up. Pass "
+                "tensor.contiguous(), and copy the result back."
             )
 
 

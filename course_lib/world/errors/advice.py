@@ -96,6 +96,10 @@ _ADVICE = {
     "Invalid process group specified": (
         "this rank is not in that group. Make the call on its members only, with members' global ranks as src or dst."
     ),
+    "signal only works in main thread": (
+        "Python sets signal handlers only in a main thread, and simulated ranks are threads. Give each rank a process: "
+        'World(…, backend="processes"). If you started this thread, set the handler outside of it.'
+    ),
     "not compatible with static_graph": (
         "leave out static_graph=True, or use the same parameters in every step. find_unused_parameters=True allows "
         "parameters without a gradient."
@@ -146,12 +150,13 @@ _ADVICE = {
     ),
     "<torch.distributed.distributed_c10d.ProcessGroup object": _UNKNOWN_GROUP,  # a KeyError; last: others name one, too
 }
-"""The advice on an error, by a part of its text. The first that fits counts, unless it is all of the text: that is a
-`KeyError`, such as of a sample's "function"."""
+"""The advice on an error, by a part of its text. The first that fits counts, unless it is in quotes and all of the
+text: that is a `KeyError`, such as of a sample's "function"."""
 
 
 def advice_for(message: str) -> str:
     """Return what to do next about an error; empty if nothing is known."""
     if _NEEDS_GPU.search(message):
         return _NO_GPU
-    return next((advice for part, advice in _ADVICE.items() if part in message and part != message), "")
+    of_a_key = message if message.startswith("'") else ""
+    return next((advice for part, advice in _ADVICE.items() if part in message and part != of_a_key), "")

@@ -7,7 +7,7 @@ from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
-from .rank_error import hidden
+from .rank_error import hidden, quoted
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -162,7 +162,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         )
     if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
-    if not message and len({call.line for call in calls}) > 1:
+    if not message and len({quoted(call.line) for call in calls}) > 1:
         advice = (
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
             f"some ranks make. If they are: {advice}"
@@ -197,6 +197,9 @@ _ADVICE = {
     "they are meant to differ, pad the shorter tensors.",
     "shape": "give tensors of the same shape. torch alone would run this: it matches the elements in the order of "
     "memory, which mixes up those of a transposed tensor. If that order is meant, pass tensor.view(-1) on every rank.",
+    "strides": "make the tensor contiguous on every rank before the call: tensor = tensor.contiguous(), or param.data "
+    "= param.data.contiguous(). torch alone would run this: it matches the elements in the order of memory, which "
+    "mixes up those of a transposed tensor.",
     "dtype": "look for a call that a rank skipped earlier (a gradient that is None). If there is none, convert the "
     "tensors to one dtype before the call, on every rank.",
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",
@@ -220,6 +223,8 @@ def _property(call: Call, detail: str) -> str:
         return str(call.layout).removeprefix("torch.")
     if detail == "members":
         return str(list(call.ranks))
+    if detail == "strides":
+        return f"{call.tensors} with {call.strides}"
     if detail == "split sizes" and call.splits is not None:
         return f"sends {list(call.splits[0])} elements, expects {list(call.splits[1])}"
     return f"{call.op} {call.tensors}" if call.op in ("send", "recv") else call.tensors

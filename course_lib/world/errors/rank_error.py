@@ -62,7 +62,10 @@ class RankError(CourseError):
             CourseError: this kernel has not shown any: it was restarted since.
         """
         if cls._shown is None:
-            raise CourseError("no run has failed since this kernel started. Run the cell that failed, then this one.")
+            raise CourseError(
+                "this kernel has shown no failed run since it started. Run the cell that failed, then this one. If "
+                "your code caught the error, use that: error.report()."
+            )
         return cls._shown
 
     @property

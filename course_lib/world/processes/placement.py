@@ -75,7 +75,8 @@ class Place:
 
 
 def evenly(world_size: int, machines: Sequence[Machine], *, limit: int | None = 0) -> list[Place]:
-    """Place ranks in blocks, the same number on each machine. They share at most `limit` of its GPUs; 0 means CPUs."""
+    """Place ranks in blocks, as evenly as possible: the first machines may have one more. The ranks of a machine share
+    at most `limit` of its GPUs; 0 means CPUs."""
     each, more = divmod(world_size, len(machines))
     return _in_blocks(machines, [each + (part < more) for part in range(len(machines))], usable(machines, limit))
 

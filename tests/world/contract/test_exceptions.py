@@ -3,6 +3,7 @@
 import linecache
 import os
 import pickle
+import signal
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -15,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from course_lib import World
+from course_lib import RankError, World
 from tests.world import functional
 from tests.world.programs import come_to_their_waits, failure, lines, rank
 
@@ -143,6 +144,33 @@ def test_an_exception_in_a_hook_of_ddp(local_world) -> None:
         net(torch.ones(2, 4)).sum().backward()
 
     assert lines(failure(local_world(3), program))[0] == "rank 1 of 3 raised ZeroDivisionError: division by zero"
+
+
+def test_a_call_on_a_group_without_this_rank_and_with_a_source_outside(local_world) -> None:
+    def program() -> None:
+        dist.broadcast(torch.ones(1), src=0, group=dist.new_group([1, 2]))
+
+    assert "Next: this rank is not in that group." in str(failure(local_world(3), program))
+
+
+def test_a_signal_handler_on_a_simulated_rank() -> None:
+    error = failure(World(2), lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+    assert 'Give each rank a process: World(…, backend="processes")' in str(error)
+
+
+def test_calls_that_are_shown_at_one_line_are_not_from_different_lines(process_world, tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import importlib.util, os, pathlib, tempfile, torch, torch.distributed as dist\n"
+        "path = pathlib.Path(tempfile.mkdtemp(dir=os.path.dirname(__file__)), 'own.py')\n"
+        "path.write_text('def step(t):\\n    dist.all_reduce(t)\\n')\n"
+        "spec = importlib.util.spec_from_file_location('own', path)\n"
+        "own = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(own)\nown.dist = dist\n"
+        "dist.init_process_group('gloo')\nown.step(torch.ones(2 + dist.get_rank()))\n"
+    )
+    with pytest.raises(RankError, match=r"ranks 0, 1 called all_reduce #1 at own.py line 2") as caught:
+        process_world(2).run_file(program)
+    assert "different lines" not in str(caught.value)
 
 
 def test_a_parameter_without_gradient_under_ddp(local_world) -> None:

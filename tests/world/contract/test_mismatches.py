@@ -11,9 +11,16 @@ import torch.distributed as dist
 from course_lib import World
 from tests.world.programs import failure, lines, rank
 
+MEMORY = (torch.contiguous_format, torch.channels_last)
+
 
 def disagree_about_sparsity() -> None:
     dist.all_reduce(torch.ones(2, 2) if rank() else torch.ones(2, 2).to_sparse())
+
+
+def transposed(rows: int, columns: int) -> torch.Tensor:
+    """Return a tensor of this shape whose elements lie in the order of its transpose."""
+    return torch.arange(float(rows * columns)).view(columns, rows).t()
 
 
 def split_unevenly() -> None:
@@ -53,6 +60,18 @@ def make_only_the_own_group() -> None:
         (
             lambda: dist.broadcast(torch.ones(4, 2) if rank() else torch.ones(8), 0),
             "shape in broadcast #1: rank 0: float32 [8]; ranks 1-3: float32 [4, 2]",
+        ),
+        (
+            lambda: dist.broadcast(torch.empty(3, 4) if rank() else transposed(3, 4), 0),
+            "strides in broadcast #1: rank 0: float32 [3, 4] with strides [1, 3]; ranks 1-3: float32 [3, 4] with strid",
+        ),
+        (
+            lambda: dist.all_reduce(transposed(3, 4) if rank() else torch.ones(3, 4)),
+            "strides in all_reduce #1: rank 0: float32 [3, 4] with strides [4, 1]; ranks 1-3: float32 [3, 4] with stri",
+        ),
+        (
+            lambda: dist.reduce(torch.ones(2, 3, 4, 4).to(memory_format=MEMORY[rank() == 2]), 0),
+            "strides in reduce #1: ranks 0, 1, 3: float32 [2, 3, 4, 4] with strides [48, 16, 4, 1]; rank 2: float32 [2",
         ),
         (
             lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank() == 0 else dist.ReduceOp.SUM),
@@ -98,6 +117,22 @@ def test_the_shape_of_one_element_is_free(local_world, shapes) -> None:
 
     run = local_world(2).run(program)
     assert list(run) == [[] if 0 in shapes[0] else [3.0]] * 2 and run.warnings == ()
+
+
+def test_strides_that_agree_on_all_ranks_are_right(local_world) -> None:
+    def program():
+        whole, image, image_of_one = transposed(3, 4), torch.ones(2, 3, 4, 4), torch.ones(2, 1, 4, 4)
+        dist.all_reduce(whole)
+        dist.all_reduce(image.to(memory_format=torch.channels_last))
+        dist.all_reduce(image_of_one.to(memory_format=MEMORY[rank()]))  # its one channel may have any stride
+        dist.all_reduce(torch.empty_strided((3, 1, 4), (1, 3 + rank(), 3)).fill_(1.0))
+        parts = [transposed(3, 4), transposed(3, 4)]
+        dist.reduce_scatter(total := torch.empty_like(parts[0]), parts)
+        dist.all_gather(gathered := [torch.empty(3, 4), transposed(3, 4)], transposed(3, 4))
+        return [torch.equal(one, 2 * transposed(3, 4)) for one in (whole, total, sum(gathered))]
+
+    run = local_world(2).run(program)
+    assert list(run) == [[True] * 3] * 2 and run.warnings == ()
 
 
 def broadcast_from_outside() -> None:
@@ -146,6 +181,14 @@ def sum_of_a_dtensor() -> None:
         (
             lambda: dist.all_reduce(torch.ones(4, 2)[:, 0]),
             "all_reduce: the elements of float32 [4] do not lie next to each other in memory (strides [2])",
+        ),
+        (
+            lambda: dist.reduce_scatter(torch.empty(2, 3), [transposed(2, 3)] * 4),
+            "tensor 0 of the list and of the single tensor lie in different orders in memory (strides [1, 2] and [3, 1",
+        ),
+        (
+            lambda: dist.all_to_all_single(transposed(4, 3), torch.ones(4, 3)),
+            "all_to_all_single: the elements of the output float32 [4, 3] do not lie in its own order in memory (s",
         ),
         (lambda: dist.broadcast(torch.ones(1).expand(4), 0), "next to each other in memory (strides [0])"),
         (lambda: dist.recv(torch.ones(1)), "recv: say which rank sends, with src=. NCCL needs it, too."),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..planner import Compared, Validation
+from ...planner import Compared, Validation
+from ..canvas import INK, MEMBERS, Canvas, percent, short
+from ..picture import Picture
 from .axes import STAND_INS, axes, in_pixels
-from .canvas import INK, MEMBERS, Canvas, percent, short
-from .picture import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from types import MappingProxyType
 
+from ..canvas import FAINT, INK, MEMBERS, WIDTH, Canvas, cut, text_width
+from ..picture import Picture
 from .axes import STAND_INS, axes, in_pixels
-from .canvas import FAINT, INK, MEMBERS, WIDTH, Canvas, cut, text_width
-from .picture import Picture
 
 HEIGHT, APART, LONGEST = 240, 17, 30
 """Pixels of the figure and between two labels, and the most letters of a label."""

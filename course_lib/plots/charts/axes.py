@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .canvas import FAINT, INK, WIDTH, Canvas
+from ..canvas import FAINT, INK, WIDTH, Canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

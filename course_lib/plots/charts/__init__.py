@@ -1,0 +1,1 @@
+"""Charts with two axes, whose lines and points matplotlib draws."""
