@@ -2,9 +2,11 @@
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from course_lib import mark
-from course_lib.exercises import Case, Exercise, holds_no_more
+from course_lib import World, mark
+from course_lib.exercises import Case, Exercise, get, holds_no_more
+from course_lib.lessons.zero2.data import Bucket
 
 
 def written_otherwise(x: torch.Tensor) -> torch.Tensor:
@@ -54,3 +56,26 @@ def test_who_holds_more_than_the_reference_is_told_how_much_on_which_rank_and_wh
     assert (verdict.status, verdict.mistake) == ("failed", "view")
     assert finding.observed == "rank 0 holds 320 bytes of other memory, with its part; 160 suffice."
     assert [(row.expected, row.yours) for row in finding.table] == [("at most 160 bytes", "320 bytes")] * 2
+
+
+def test_the_reference_of_stage_2_holds_each_gradient_shard_once() -> None:
+    """When the last of eight equal buckets is sent, seven shards have arrived, and one is on its way."""
+    layers = 8
+
+    def backward() -> int:
+        model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(layers)])
+        buckets = [Bucket(list(layer.parameters())) for layer in reversed(model)]
+        finish = get("zero2.reduce_during_backward").reference(buckets)
+        for param in model[0].parameters():
+            param.register_post_accumulate_grad_hook(lambda param: mark("sent"))
+        model(torch.ones(1, 64)).sum().backward()
+        finish()
+        return buckets[0].param_shard.nbytes
+
+    run = World(2).run(backward)
+    held = run.memory[0].marks["sent"].by_category
+    shard = run[0]
+    flat_grad = 2 * shard
+
+    assert held["gradients"] == (layers - 1) * shard
+    assert held["communication"] + held["other"] < flat_grad + 2 * shard

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ def shards_of_each_backward(
 
 exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backward", draw=draw,
     trial=shards_of_each_backward, asynchronous=True, inputs_matter=False, measured=True,
-    rules=[same_calls(), keeps_no_more], task="""
+    rules=[same_calls(), lambda trial: keeps_no_more(trial, shards=2)], task="""
     Put each gradient into its bucket as soon as it is there: `hand_over(bucket.params, ...)` passes it to you, and
     `bucket.add(number, grad)` stores it. As soon as a bucket and all buckets before it are complete, start it with your
     `start_reduction`, one reduce-scatter for each bucket, and let backward go on. At most one bucket is being sent at a
@@ -97,7 +98,7 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     finishes = []
 
     def start_next():
-        ...  # finish the previous bucket, if there is one
+        ...  # finish the previous bucket, if there is one, and drop the function: finishes[-1] = None
         finishes.append(...)
 
     def on_gradient(index, number, grad):
@@ -119,7 +120,9 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     those of `norm2` in TinyGPT, which come before those of attention. If more buckets were sent at a time, their memory
     would add up, at worst to the whole gradient. If you waited for each bucket at once, backward would stop each time.
     The loop is a `while`, not an `if`, because one gradient can complete the first of several buckets in line, and the
-    others may be complete already.""")
+    others may be complete already. The function that finishes a bucket may still refer to the sum that arrived. A list
+    of all these functions would then hold every gradient shard a second time, so each is dropped once it has done its
+    work. The check accepts both.""")
 
 
 @exercise
@@ -131,11 +134,12 @@ def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
     starts the buckets that are still incomplete, and finishes the last.
     """
     missing = [len(bucket.params) for bucket in buckets]
-    finishes: list[Callable[[], None]] = []  # of the buckets that were started; the last one may be under way
+    finishes: list[Any] = []  # one for each started bucket: its function while it is under way, then None
 
     def start_next() -> None:
         if finishes:
             finishes[-1]()
+            finishes[-1] = None  # it refers to the shard that arrived
         finishes.append(start_reduction(buckets[len(finishes)]))
 
     def on_gradient(index: int, number: int, grad: torch.Tensor) -> None:
@@ -157,7 +161,8 @@ def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
     return finish
 
 
-FINISH_PREVIOUS = "if finishes:\nfinishes[-1]()\n"
+DROP = "\nfinishes[-1] = None  # it refers to the shard that arrived"
+FINISH_PREVIOUS = f"if finishes:\nfinishes[-1](){DROP}\n"
 START_COMPLETE = "while len(finishes) < len(buckets) and missing[len(finishes)] == 0:\nstart_next()"
 START_REST = "while len(finishes) < len(buckets):\nstart_next()\n"
 
@@ -214,6 +219,8 @@ exercise.edit("keeps-gradients", {"hand_over(bucket.params, partial(on_gradient,
 exercise.variant_edit("looks-at-each-bucket", {START_COMPLETE:
     "for count in missing[len(finishes) :]:\n    if count:\n        break\n    start_next()",
     "partial(on_gradient, index)": "lambda number, grad, index=index: on_gradient(index, number, grad)"})
+
+exercise.variant_edit("keeps-the-functions", {DROP: ""})
 
 exercise.variant_edit("with-sets", {
     "missing = [len(bucket.params) for": "missing = [set(range(len(bucket.params))) for",
