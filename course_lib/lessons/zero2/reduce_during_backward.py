@@ -174,10 +174,18 @@ exercise.edit("starts-one-only", {"while len(finishes) < len(buckets) and": "if 
     After a gradient you start at most one bucket. Buckets behind it may be complete, too, and they stay in memory.
     Next: after you start a bucket, look at the next one in line again, until one is incomplete.""")
 
+TOO_MANY = """
+    More than one bucket is being sent at a time: you finish a bucket later than when the next one starts, or only after
+    backward. Each keeps its whole gradient until then. Next: when you start a bucket, finish the previous one."""
+
 exercise.edit("all-under-way", {FINISH_PREVIOUS: "", f"{START_REST}finishes[-1]()":
-    "while len(finishes) < len(buckets):\n    start_next()\nfor finish_one in finishes:\n    finish_one()"}, """
-    You start the buckets in time, but finish them only after backward. Until then each bucket keeps the gradients that
-    it sends, and together they are the whole gradient. Next: before you start a bucket, finish the previous one.""")
+    "while len(finishes) < len(buckets):\n    start_next()\nfor finish_one in finishes:\n    finish_one()"}, TOO_MANY)
+
+for number, word in ((2, "two"), (3, "three")):
+    exercise.edit(f"{word}-under-way", {
+        FINISH_PREVIOUS: f"if len(finishes) >= {number}:\n    finishes[-{number}]()\n    finishes[-{number}] = None\n",
+        f"{START_REST}finishes[-1]()": "while len(finishes) < len(buckets):\n    start_next()\n"
+        f"for finish_one in finishes[-{number}:]:\n    finish_one()"}, TOO_MANY)
 
 exercise.edit("finishes-at-once", {FINISH_PREVIOUS: "", "(buckets[len(finishes)]))": "(buckets[len(finishes)]))\n"
     "finishes[-1]()", "finishes[-1]()\nfinishes.clear()": "finishes.clear()"}, """
