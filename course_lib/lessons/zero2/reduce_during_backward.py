@@ -82,9 +82,10 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     Put each gradient into its bucket as soon as it is there: `hand_over(bucket.params, ...)` passes it to you, and
     `bucket.add(number, grad)` stores it. As soon as a bucket and all buckets before it are complete, start it with your
     `start_reduction`, one reduce-scatter for each bucket, and let backward go on. At most one bucket is being sent at a
-    time, so finish the previous one first. Return a function `finish`, which is called after each backward. It starts
-    the buckets that are not started yet, because some parameters may have no gradient, perhaps on this rank only. Then
-    it finishes the last bucket. In each backward, every rank starts every bucket, in order.""", hints="""
+    time, so finish the previous one first. (Right after the start is accepted, too.) Return a function `finish`, which
+    is called after each backward. It starts the buckets that are not started yet, because some parameters may have no
+    gradient, perhaps on this rank only. Then it finishes the last bucket. In each backward, every rank starts every
+    bucket, in order.""", hints="""
     When is a bucket's memory needed last? What would be in memory if all buckets waited for the end of backward?
 
     For each bucket, count how many gradients are still missing. After each gradient, the next bucket in line may be
