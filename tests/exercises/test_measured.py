@@ -1,10 +1,18 @@
 """An exercise whose rules look at the bytes that ranks hold."""
 
+from collections import deque
+from functools import partial
+
+import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from course_lib import mark
-from course_lib.exercises import Case, Exercise, holds_no_more
+from course_lib import World, mark
+from course_lib.exercises import Case, Exercise, get, holds_no_more
+from course_lib.lessons.zero2.data import Bucket
+from course_lib.lessons.zero2.hand_over import hand_over
+from course_lib.lessons.zero2.start_reduction import start_reduction
 
 
 def written_otherwise(x: torch.Tensor) -> torch.Tensor:
@@ -54,3 +62,62 @@ def test_who_holds_more_than_the_reference_is_told_how_much_on_which_rank_and_wh
     assert (verdict.status, verdict.mistake) == ("failed", "view")
     assert finding.observed == "rank 0 holds 320 bytes of other memory, with its part; 160 suffice."
     assert [(row.expected, row.yours) for row in finding.table] == [("at most 160 bytes", "320 bytes")] * 2
+
+
+def test_the_reference_of_stage_2_holds_each_gradient_shard_once() -> None:
+    """When the last of eight equal buckets is sent, seven shards have arrived, and one is on its way."""
+    layers = 8
+
+    def backward() -> int:
+        model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(layers)])
+        buckets = [Bucket(list(layer.parameters())) for layer in reversed(model)]
+        finish = get("zero2.reduce_during_backward").reference(buckets)
+        for param in model[0].parameters():
+            param.register_post_accumulate_grad_hook(lambda param: mark("sent"))
+        model(torch.ones(1, 64)).sum().backward()
+        finish()
+        return buckets[0].param_shard.nbytes
+
+    run = World(2).run(backward)
+    held = run.memory[0].marks["sent"].by_category
+    shard = run[0]
+    flat_grad = 2 * shard
+
+    assert held["gradients"] == (layers - 1) * shard
+    assert held["communication"] + held["other"] < flat_grad + 2 * shard
+
+
+@pytest.mark.parametrize("at_most", [2, 3])
+def test_too_many_buckets_on_their_way_are_named_without_saying_when_they_are_finished(at_most: int) -> None:
+    def reduce_in_a_queue(buckets):
+        arrived, started, under_way = [0] * len(buckets), 0, deque()
+
+        def start_next():
+            nonlocal started
+            if len(under_way) == at_most:
+                under_way.popleft()()
+            under_way.append(start_reduction(buckets[started]))
+            started += 1
+
+        def on_gradient(index, number, grad):
+            buckets[index].add(number, grad)
+            arrived[index] += 1
+            while started < len(buckets) and arrived[started] == len(buckets[started].params):
+                start_next()
+
+        def finish():
+            nonlocal started
+            while started < len(buckets):
+                start_next()
+            while under_way:
+                under_way.popleft()()
+            started, arrived[:] = 0, [0] * len(buckets)
+
+        for index, bucket in enumerate(buckets):
+            hand_over(bucket.params, partial(on_gradient, index))
+        return finish
+
+    verdict = get("zero2.reduce_during_backward").check(reduce_in_a_queue)
+
+    assert verdict.mistake in ("two-under-way", "three-under-way")
+    assert "More than one bucket is being sent at a time" in str(verdict)

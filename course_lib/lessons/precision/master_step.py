@@ -25,7 +25,10 @@ def draw(rng: random.Random, number: int) -> Case:
 def steps(
     solution: Solution, numels: list[int], silent: set[tuple[int, int]], make_optimizer: Any, seed: int
 ) -> dict[str, Any]:
-    """Make steps; the gradients of all steps except the first are too small for bf16."""
+    """Make steps; the gradients of all steps except the first are too small for bf16.
+
+    Those of each parameter's first element are too small for fp16. Adam shows that: its step is nearly as large.
+    """
     masters = [nn.Parameter(3 + normal(numel, seed=seed + n)) for n, numel in enumerate(numels)]
     params = [nn.Parameter(master.detach().bfloat16()) for master in masters]
     views = [param.data for param in params]
@@ -34,6 +37,7 @@ def steps(
         for n, param in enumerate(params):
             grad = normal(param.numel(), seed=seed + 100 * step + n + 50, dtype=torch.bfloat16)
             grad *= 1 if step == 0 else 0.01
+            grad[0] *= 1e-8
             param.grad = None if (step, n) in silent else grad.to(param.dtype)
         solution(params, masters, optimizer)
     return {
@@ -102,6 +106,10 @@ exercise.edit("no-gradients", {f"for param, master in zip(params, masters, stric
 exercise.edit("gradients-in-bf16", {".float()": ""}, """
     You give a master the gradient of its parameter as it is, in bf16. A master is in fp32, and torch accepts only a
     gradient of the same dtype. Next: convert it with `param.grad.float()`.""")
+
+exercise.edit("through-fp16", {".float()": ".half().float()"}, """
+    Your gradients pass through fp16, in which numbers below 3e-8 become 0. Bf16 goes down to about 1e-40.
+    Next: convert them from bf16 to fp32 directly.""")
 
 exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
     The masters are updated and the parameters are not. The model computes with the parameters.

@@ -80,8 +80,8 @@ exercise = Exercise("precision.masters", title="Repair: no masters", draw=draw, 
     `fully_shard` keeps the dtype of what it shards. A model that was loaded in bf16 therefore has shards in bf16, and
     nothing holds the digits that an update needs. With fp32 shards, 4 bytes of parameters, 4 of gradients and 8 of
     moments are divided by the number of ranks. `param_dtype` rounds each shard before the all-gather, so layers and
-    messages have 16 bits. Converting to fp32 restores no digits that the checkpoint lost; it makes room for the updates
-    that follow.""")
+    all-gathers have 16 bits; gradients still travel in 32. Converting to fp32 restores no digits that the checkpoint
+    lost; it makes room for the updates that follow.""")
 
 
 @exercise

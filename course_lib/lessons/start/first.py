@@ -70,7 +70,7 @@ exercise.edit("times-the-world-size", {"** 2": "* dist.get_world_size()"}, """
 
 exercise.edit("world-size-squared", {"dist.get_rank()": "dist.get_world_size()"}, """
     Your function squares the number of ranks, which is the same on all of them. The task asks for the square of the
-    rank's own number. Next: which call did the first cell of this lesson make to tell the ranks apart?""")
+    rank's own number. Next: which call did `ten_times` make to tell the ranks apart?""")
 
 
 @exercise.variant

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,13 +78,14 @@ def shards_of_each_backward(
 
 exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backward", draw=draw,
     trial=shards_of_each_backward, asynchronous=True, inputs_matter=False, measured=True,
-    rules=[same_calls(), keeps_no_more], task="""
+    rules=[same_calls(), lambda trial: keeps_no_more(trial, shards=2)], task="""
     Put each gradient into its bucket as soon as it is there: `hand_over(bucket.params, ...)` passes it to you, and
     `bucket.add(number, grad)` stores it. As soon as a bucket and all buckets before it are complete, start it with your
     `start_reduction`, one reduce-scatter for each bucket, and let backward go on. At most one bucket is being sent at a
-    time, so finish the previous one first. Return a function `finish`, which is called after each backward. It starts
-    the buckets that are not started yet, because some parameters may have no gradient, perhaps on this rank only. Then
-    it finishes the last bucket. In each backward, every rank starts every bucket, in order.""", hints="""
+    time, so finish the previous one first. (Right after the start is accepted, too.) Return a function `finish`, which
+    is called after each backward. It starts the buckets that are not started yet, because some parameters may have no
+    gradient, perhaps on this rank only. Then it finishes the last bucket. In each backward, every rank starts every
+    bucket, in order.""", hints="""
     When is a bucket's memory needed last? What would be in memory if all buckets waited for the end of backward?
 
     For each bucket, count how many gradients are still missing. After each gradient, the next bucket in line may be
@@ -97,7 +99,7 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     finishes = []
 
     def start_next():
-        ...  # finish the previous bucket, if there is one
+        ...  # finish the previous bucket, if there is one, and drop the function: finishes[-1] = None
         finishes.append(...)
 
     def on_gradient(index, number, grad):
@@ -119,7 +121,9 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     those of `norm2` in TinyGPT, which come before those of attention. If more buckets were sent at a time, their memory
     would add up, at worst to the whole gradient. If you waited for each bucket at once, backward would stop each time.
     The loop is a `while`, not an `if`, because one gradient can complete the first of several buckets in line, and the
-    others may be complete already.""")
+    others may be complete already. The function that finishes a bucket may still refer to the sum that arrived. A list
+    of all these functions would then hold every gradient shard a second time, so each is dropped once it has done its
+    work. The check accepts both.""")
 
 
 @exercise
@@ -131,11 +135,12 @@ def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
     starts the buckets that are still incomplete, and finishes the last.
     """
     missing = [len(bucket.params) for bucket in buckets]
-    finishes: list[Callable[[], None]] = []  # of the buckets that were started; the last one may be under way
+    finishes: list[Any] = []  # one for each started bucket: its function while it is under way, then None
 
     def start_next() -> None:
         if finishes:
             finishes[-1]()
+            finishes[-1] = None  # it refers to the shard that arrived
         finishes.append(start_reduction(buckets[len(finishes)]))
 
     def on_gradient(index: int, number: int, grad: torch.Tensor) -> None:
@@ -157,7 +162,8 @@ def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
     return finish
 
 
-FINISH_PREVIOUS = "if finishes:\nfinishes[-1]()\n"
+DROP = "\nfinishes[-1] = None  # it refers to the shard that arrived"
+FINISH_PREVIOUS = f"if finishes:\nfinishes[-1](){DROP}\n"
 START_COMPLETE = "while len(finishes) < len(buckets) and missing[len(finishes)] == 0:\nstart_next()"
 START_REST = "while len(finishes) < len(buckets):\nstart_next()\n"
 
@@ -169,10 +175,18 @@ exercise.edit("starts-one-only", {"while len(finishes) < len(buckets) and": "if 
     After a gradient you start at most one bucket. Buckets behind it may be complete, too, and they stay in memory.
     Next: after you start a bucket, look at the next one in line again, until one is incomplete.""")
 
+TOO_MANY = """
+    More than one bucket is being sent at a time: you finish a bucket later than when the next one starts, or only after
+    backward. Each keeps its whole gradient until then. Next: when you start a bucket, finish the previous one."""
+
 exercise.edit("all-under-way", {FINISH_PREVIOUS: "", f"{START_REST}finishes[-1]()":
-    "while len(finishes) < len(buckets):\n    start_next()\nfor finish_one in finishes:\n    finish_one()"}, """
-    You start the buckets in time, but finish them only after backward. Until then each bucket keeps the gradients that
-    it sends, and together they are the whole gradient. Next: before you start a bucket, finish the previous one.""")
+    "while len(finishes) < len(buckets):\n    start_next()\nfor finish_one in finishes:\n    finish_one()"}, TOO_MANY)
+
+for number, word in ((2, "two"), (3, "three")):
+    exercise.edit(f"{word}-under-way", {
+        FINISH_PREVIOUS: f"if len(finishes) >= {number}:\n    finishes[-{number}]()\n    finishes[-{number}] = None\n",
+        f"{START_REST}finishes[-1]()": "while len(finishes) < len(buckets):\n    start_next()\n"
+        f"for finish_one in finishes[-{number}:]:\n    finish_one()"}, TOO_MANY)
 
 exercise.edit("finishes-at-once", {FINISH_PREVIOUS: "", "(buckets[len(finishes)]))": "(buckets[len(finishes)]))\n"
     "finishes[-1]()", "finishes[-1]()\nfinishes.clear()": "finishes.clear()"}, """
@@ -214,6 +228,8 @@ exercise.edit("keeps-gradients", {"hand_over(bucket.params, partial(on_gradient,
 exercise.variant_edit("looks-at-each-bucket", {START_COMPLETE:
     "for count in missing[len(finishes) :]:\n    if count:\n        break\n    start_next()",
     "partial(on_gradient, index)": "lambda number, grad, index=index: on_gradient(index, number, grad)"})
+
+exercise.variant_edit("keeps-the-functions", {DROP: ""})
 
 exercise.variant_edit("with-sets", {
     "missing = [len(bucket.params) for": "missing = [set(range(len(bucket.params))) for",
