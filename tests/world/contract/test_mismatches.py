@@ -11,11 +11,13 @@ import torch.distributed as dist
 from course_lib import World
 from tests.world.programs import failure, lines, rank
 
-MEMORY = (torch.contiguous_format, torch.channels_last)
-
 
 def disagree_about_sparsity() -> None:
     dist.all_reduce(torch.ones(2, 2) if rank() else torch.ones(2, 2).to_sparse())
+
+
+def channels(last: bool) -> torch.memory_format:
+    return torch.channels_last if last else torch.contiguous_format
 
 
 def transposed(rows: int, columns: int) -> torch.Tensor:
@@ -70,7 +72,7 @@ def make_only_the_own_group() -> None:
             "strides in all_reduce #1: rank 0: float32 [3, 4] with strides [4, 1]; ranks 1-3: float32 [3, 4] with stri",
         ),
         (
-            lambda: dist.reduce(torch.ones(2, 3, 4, 4).to(memory_format=MEMORY[rank() == 2]), 0),
+            lambda: dist.reduce(torch.ones(2, 3, 4, 4).to(memory_format=channels(rank() == 2)), 0),
             "strides in reduce #1: ranks 0, 1, 3: float32 [2, 3, 4, 4] with strides [48, 16, 4, 1]; rank 2: float32 [2",
         ),
         (
@@ -124,7 +126,7 @@ def test_strides_that_agree_on_all_ranks_are_right(local_world) -> None:
         whole, image, image_of_one = transposed(3, 4), torch.ones(2, 3, 4, 4), torch.ones(2, 1, 4, 4)
         dist.all_reduce(whole)
         dist.all_reduce(image.to(memory_format=torch.channels_last))
-        dist.all_reduce(image_of_one.to(memory_format=MEMORY[rank()]))  # its one channel may have any stride
+        dist.all_reduce(image_of_one.to(memory_format=channels(rank() == 1)))  # its one channel may have any stride
         dist.all_reduce(torch.empty_strided((3, 1, 4), (1, 3 + rank(), 3)).fill_(1.0))
         parts = [transposed(3, 4), transposed(3, 4)]
         dist.reduce_scatter(total := torch.empty_like(parts[0]), parts)
