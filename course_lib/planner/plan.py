@@ -31,7 +31,7 @@ from .training.shapes import Model, Transformer, of_params, of_transformer
 
 WORKSPACE_BYTES = 4 * 2**25
 """Bytes of libraries through torch's allocator: 32 MiB on Hopper for each of cuBLAS and cuBLASLt (torch, pull request
-120925), in forward's thread and in backward's."""
+120925), in forward's thread and in backward's. torch 2.11 took half of it on an H200: see docs/gpu.md."""
 
 FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03, "nanotron": 1.015}
 """Bytes that torch's caching allocator reserves, for each byte that it needs at the peak and for gradients.
