@@ -239,10 +239,8 @@ def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> s
 
 def _slower(mine: Timeline, fastest: Timeline) -> str:
     slower, notable = mine.seconds - fastest.seconds, _EQUAL * fastest.seconds
-    extras, (waits, least) = (
-        {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)},
-        (mine.waits(), fastest.waits()),
-    )
+    extras = {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)}
+    waits, least = mine.waits(), fastest.waits()
     for what, stream in _WAITS.items():
         extras[f"{what} that nothing hides"] = waits[stream] - least[stream]
     ordered = sorted(extras.items(), key=lambda cause: -cause[1])
