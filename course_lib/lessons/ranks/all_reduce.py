@@ -28,7 +28,7 @@ exercise = Exercise("ranks.all_reduce", title="All-reduce, from the two", draw=d
     rules=[only_calls("send", "recv"), sends_no_more("a reduce-scatter, then an all-gather of the sums", slack=0.3)],
     task="""
     Return the sum of `tensor` over all ranks, in its shape, on every rank. Build it from your `ring_reduce_scatter` and
-    your `ring_all_gather`, so only from `send` and `recv`, and send no more than these two do. The tensor may have any
+    your `ring_all_gather`, so only from messages, and send no more than these two do. The tensor may have any
     shape and any number of elements, even one that the world size does not divide: pad it, and cut the padding off
     again. The caller's `tensor` keeps its values.""", hints="""
     After a reduce-scatter, every chunk of the sum is on one rank. What is missing until all ranks have all chunks?
@@ -57,7 +57,8 @@ def all_reduce(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of `tensor` over all ranks, in its shape, on every rank.
 
     `tensor` has the same shape on every rank, any number of elements, and keeps its values.
-    Use only send and recv, and send no more than your ring reduce-scatter and ring all-gather do.
+    Use only messages (send, recv, isend, irecv), and send no more than your ring reduce-scatter
+    and ring all-gather do.
     """
     flat = tensor.flatten()
     padding = -flat.numel() % dist.get_world_size()

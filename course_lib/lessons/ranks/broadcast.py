@@ -53,7 +53,7 @@ exercise = Exercise("ranks.broadcast", title="Broadcast, from send and recv", dr
 def broadcast(tensor: torch.Tensor, src: int) -> None:
     """Overwrite `tensor`, on every rank, with what it holds on rank `src`.
 
-    Use only send and recv.
+    Use only messages: send, recv, isend, irecv.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == src:

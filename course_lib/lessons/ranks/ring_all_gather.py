@@ -41,7 +41,8 @@ def ring_all_gather(shard: torch.Tensor) -> torch.Tensor:
     """Return the shards of all ranks, in the order of ranks, as one flat tensor.
 
     `shard` is flat and keeps its values. Its size is the same on every rank.
-    Each rank passes one shard at a time to the right, world size − 1 times. Use only send and recv.
+    Each rank passes one shard at a time to the right, world size − 1 times.
+    Use only messages: send, recv, isend, irecv.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     shards = [shard] * world_size

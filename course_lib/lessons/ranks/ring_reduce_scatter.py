@@ -44,7 +44,7 @@ def ring_reduce_scatter(tensor: torch.Tensor) -> torch.Tensor:
 
     `tensor` is flat and keeps its values. Its size is the same on every rank, and divides into
     world size chunks. Each rank passes one chunk at a time to the right, world size − 1 times.
-    Use only send and recv.
+    Use only messages: send, recv, isend, irecv.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     chunks = tensor.clone().view(world_size, -1)
