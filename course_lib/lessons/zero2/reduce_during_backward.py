@@ -130,9 +130,9 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
 def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
     """From now on, move each gradient into its bucket, and start the buckets during backward, in order.
 
-    Start a bucket when it and all buckets before it are complete. Finish the previous one first:
-    only one is under way at a time. Return a function, to be called after each backward, that
-    starts the buckets that are still incomplete, and finishes the last.
+    Start a bucket when it and all buckets before it are complete. Finish the previous one right
+    before, or right after. Return a function, to be called after each backward, that starts the buckets
+    that are still incomplete, and finishes the last.
     """
     missing = [len(bucket.params) for bucket in buckets]
     finishes: list[Any] = []  # one for each started bucket: its function while it is under way, then None
