@@ -12,6 +12,7 @@ from torch import nn
 from course_lib.exercises import Case, get
 from course_lib.exercises.checking import diagnose
 from tests.exercises.sample import DOUBLED, MEAN, changed, mean
+from tests.exercises.test_answers import made
 
 
 def four_bytes_and_frozen(model: nn.Module) -> dict[str, int]:
@@ -102,3 +103,19 @@ def test_names_of_variables_do_not_count_in_the_source() -> None:
         return values + values
 
     assert DOUBLED.check(twice).mistake is None
+
+
+def test_a_known_mistake_is_named_though_it_differs_only_in_the_name_of_a_variable() -> None:
+    """The right answer has the same hook on the output."""
+    exercise = get("zero3.sharded_forward")
+    hook_on_x = exercise.solution.replace("output.register_hook", "x.register_hook")
+    assert exercise.check(made(exercise.name, hook_on_x)).mistake == "not-there-when-backward-begins"
+
+
+@pytest.mark.parametrize("condition", ["if unit.flat is None:", "if isinstance(saved, tuple):"])
+def test_a_gather_that_waits_for_a_saved_parameter_is_explained(condition: str) -> None:
+    exercise = get("zero3.sharded_forward")
+    when_asked = exercise.solution.replace("    output.register_hook(lambda grad: gather(unit))\n", "").replace(
+        "return unit.flat.as_strided", f"{condition}\n            gather(unit)\n        return unit.flat.as_strided"
+    )
+    assert exercise.check(made(exercise.name, when_asked)).mistake == "gathered-when-asked"

@@ -182,9 +182,16 @@ exercise.edit("copies-every-tensor", {
     Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor. Return the others as
     they are.""")
 
-exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
-    A parameter is empty when its gradient arrives, and the gradient does not fit. If you gather when autograd asks for
-    a saved parameter, that is too late: the gradient of a matrix that was only added, such as positions, needs no saved
+exercise.edit("not-there-when-backward-begins", {"output.register_hook": "x.register_hook"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: the unit is not gathered at that
+    moment. A hook on `x` is too late, because the gradient of `x` arrives last.
+    Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook for that), and let the unit
+    stay gathered.""")
+
+exercise.edit("gathered-when-asked", {"output.register_hook(lambda grad: gather(unit))\n": "",
+    "return unit.flat.as_strided": "if unit.flat is None:\n    gather(unit)\nreturn unit.flat.as_strided"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit. You gather when autograd asks for a
+    saved parameter. That is too late: the gradient of a matrix that was only added, such as positions, needs no saved
     tensor, and arrives first. Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook
     for that), and let the unit stay gathered.""")
 
