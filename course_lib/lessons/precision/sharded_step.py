@@ -101,6 +101,15 @@ exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
     You update with the sum of the gradients; a reduce-scatter adds, and the task asks for the average. With SGD, the
     step is world size times too large. Next: divide by `dist.get_world_size()`, before or after the reduce-scatter.""")
 
+OWN = """
+    You update with this rank's own gradient. The gradients of the other ranks never arrive.
+    Next: which call gives each rank the sum of its own shard over all ranks?"""
+MINE = "master.grad = flat_grad.float().chunk(dist.get_world_size())[dist.get_rank()]"
+
+exercise.edit("never-reduces", {AVERAGE: f"{MINE} / dist.get_world_size()"}, OWN)
+
+exercise.edit("never-reduces-nor-divides", {AVERAGE: MINE}, OWN)
+
 exercise.edit("all-reduces", {AVERAGE: """mean = flat_grad.float() / dist.get_world_size()
 dist.all_reduce(mean)
 master.grad = mean.chunk(dist.get_world_size())[dist.get_rank()]"""}, """

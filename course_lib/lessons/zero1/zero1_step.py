@@ -136,6 +136,16 @@ exercise.edit("divides-twice", {"param_shard.grad /= world_size": "param_shard.g
     You divide by the number of ranks twice, so each gradient is world size times too small.
     Next: divide once, before or after the reduce-scatter.""")
 
+OWN = """
+    You update with this rank's own gradients. The gradients of the other ranks never arrive.
+    Next: which call gives each rank the sum of its own shard over all ranks?"""
+REDUCE = "param_shard.grad = torch.empty_like(param_shard)\ndist.reduce_scatter_single(param_shard.grad, flat_grad)"
+
+exercise.edit("never-reduces", {REDUCE: "param_shard.grad = flat_grad.view(world_size, -1)[rank]"}, OWN)
+
+exercise.edit("never-reduces-nor-divides", {f"{REDUCE}\nparam_shard.grad /= world_size":
+    "param_shard.grad = flat_grad.view(world_size, -1)[rank]"}, OWN)
+
 exercise.edit("gathers-first", {
     "param_shard.grad = None\n": "", GATHER: "optimizer.step()", "optimizer.step()": GATHER}, """
     You gather before the optimizer's step. The old shards travel, and each rank keeps its new shard to itself.

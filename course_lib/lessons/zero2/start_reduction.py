@@ -142,6 +142,18 @@ exercise.edit("sum-for-mean", {AVERAGE: "average = grad_shard"}, """
     You add the sum over ranks, and the task asks for the average.
     Next: which number turns the sum into the average?""")
 
+OWN = """
+    You add this rank's own gradient. The gradients of the other ranks never arrive.
+    Next: which call gives each rank the sum of its own shard over all ranks?"""
+REDUCE = """grad_shard = torch.empty_like(bucket.param_shard)
+handle = dist.reduce_scatter_single(grad_shard, flat_grad, async_op=True)"""
+NO_CALL = {REDUCE: "grad_shard = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()",
+    "handle.wait()\n": ""}
+
+exercise.edit("never-reduces", NO_CALL, OWN)
+
+exercise.edit("never-reduces-nor-divides", {**NO_CALL, AVERAGE: "average = grad_shard"}, OWN)
+
 exercise.edit("waits-at-once", {"def finish": "handle.wait()\n\ndef finish", "nonlocal flat_grad\nhandle.wait()":
     "nonlocal flat_grad"}, """
     You wait before you return. Backward would stop there until every rank has reached this bucket and all its bytes

@@ -173,6 +173,16 @@ exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
     You add the sum over ranks, and the task asks for the average.
     Next: which number turns the sum into the average?""")
 
+OWN = """
+    You add this rank's own gradients. The gradients of the other ranks never arrive.
+    Next: which call gives each rank the sum of its own shard over all ranks?"""
+NO_CALL = {f"grad_shard = torch.empty_like(unit.shard)\nhandle = {STARTS}":
+    "grad_shard = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()", "handle.wait()\n": ""}
+
+exercise.edit("never-reduces", NO_CALL, OWN)
+
+exercise.edit("never-reduces-nor-divides", {**NO_CALL, " / dist.get_world_size()": ""}, OWN)
+
 exercise.edit("all-reduces", {f"grad_shard = torch.empty_like(unit.shard)\nhandle = {STARTS}":
     "handle = dist.all_reduce(flat_grad, async_op=True)", f"handle.wait()\n{ADDS}":
     "handle.wait()\ngrad_shard = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()\n" + ADDS}, """
