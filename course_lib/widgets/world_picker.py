@@ -1,6 +1,7 @@
 """A choice of where the ranks of a notebook live. `World` reads it from `$COURSE_WORLD`."""
 
 import os
+import re
 
 import torch
 from ipywidgets import HTML, VBox
@@ -54,12 +55,17 @@ class WorldPicker(VBox):
         self.choices.value = title("World", "Where ranks live", level=2) + form("choose", fields)
 
     def _set(self, name: str) -> None:
-        kind = World(1, backend=name).backend
-        if kind not in WORLDS:
+        if not re.fullmatch(r"simulated|processes|dryrun|nccl(:[1-9][0-9]*)?", str(name)):
+            raise CourseError(
+                f"choose_world({name!r}): there is no such choice here; there is {', '.join(WORLDS)}, and nccl:4 for "
+                'four GPUs. For example choose_world("processes").'
+            )
+        if name == "dryrun":
             raise CourseError(
                 f"choose_world({name!r}): its ranks do not all run, which the lessons need. Choose one of "
                 f"{', '.join(WORLDS)} here, and say World(n, backend={name!r}) where you want one."
             )
+        World(1, backend=name)  # raises if this machine has no GPU for it
         os.environ[VARIABLE] = name
         self.message.value = alert("Now:", self.standing)
 
@@ -79,7 +85,7 @@ def choose_world(name: str | None = None) -> None:
         name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
 
     Raises:
-        CourseError: there is no such world, or this machine has no GPU for it.
+        CourseError: there is no such choice, or this machine has no GPU for it.
     """
     picker = WorldPicker()
     if name is not None:

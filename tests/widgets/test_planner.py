@@ -178,12 +178,12 @@ def test_an_address_is_a_plan_and_says_only_what_differs(chosen: dict[str, Any])
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ("world_size=many", "from 1 to 1000000. The plan keeps 8."),
+        ("world_size=many", "from 1 to 1000000. The setting stays 8."),
         ("world_size=-3", "GPUs = -3: it has to be a whole number, from 1 to 1000000. Try GPUs = 1."),
         ("world_size=1e99", "GPUs = '1e99': it has to be a whole number"),
         ("batch=", "Sequences of a micro-batch = '': it has to be a whole number"),
-        ("sequence=0", "Try Tokens of a sequence = 1. The plan keeps it automatic."),
-        ("model=llama-8b", "Did you mean 'llama3-8b'? The plan keeps llama-7b."),
+        ("sequence=0", "Try Tokens of a sequence = 1. The setting stays automatic."),
+        ("model=llama-8b", "Did you mean 'llama3-8b'? The setting stays llama-7b."),
         ("gpus=8", "There is no setting 'gpus': it is left out."),
         ("trainable=some", "trainable some: it does not have this value. Give a number, such as 8 or 7e9."),
         ("reshard=always", "Reshard = 'always': there is no such reshard"),
@@ -204,9 +204,18 @@ def test_a_field_that_cannot_be_read_keeps_its_value(text: str) -> None:
     planner.show("world_size=64&stage=2")
     page = shown(planner, f"world_size={text}&stage=1")
 
-    assert "The plan keeps 64." in page["verdict"]
+    assert "The setting stays 64." in page["verdict"]
     assert "Stage 1 on 64 ranks" in page["plan"]
     assert page["address"] == "world_size=64&stage=1"
+
+
+def test_a_field_that_cannot_be_read_keeps_its_value_even_where_that_cannot_be_planned() -> None:
+    planner = Planner(hardware="h100")
+    assert "Cannot be planned" in shown(planner, "world_size=12")["verdict"]
+    page = shown(planner, "world_size=many")
+
+    assert "The setting stays 12." in page["verdict"] and "Cannot be planned" in page["verdict"]
+    assert "on 8 ranks" in page["plan"]
 
 
 def test_it_says_what_changes_nothing_and_how_far_published_seconds_are() -> None:

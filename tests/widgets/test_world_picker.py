@@ -46,8 +46,9 @@ def test_what_this_machine_has_not_is_refused_and_changes_nothing(monkeypatch: p
 
     for name, why in {
         "nccl:8": "sees no GPU on this machine",
-        "carrier-pigeon": "there is no such backend here; there is simulated, processes, nccl",
-        "processes:3": "there is no such backend here",
+        "carrier-pigeon": "there is no such choice here; there is simulated, processes, nccl, and nccl:4 for four GPUs",
+        "process": r"choose_world\('process'\): there is no such choice here",
+        "processes:3": "there is no such choice here",
         "dryrun": "its ranks do not all run",
     }.items():
         with pytest.raises(CourseError, match=why):

@@ -33,6 +33,30 @@ def loop():
 world.run(loop)
 """
 
+INTERRUPTED_START = """
+import os, signal, threading
+from course_lib import World
+from course_lib.world import put_off
+
+def interrupt_group():  # as Jupyter does
+    while not over.wait(0.02):
+        os.killpg(0, signal.SIGINT)
+
+over = threading.Event()
+with put_off() as late:
+    thread = threading.Thread(target=interrupt_group)
+    thread.start()
+    try:
+        World(2, backend="processes").run(os.getpid)
+    except KeyboardInterrupt as error:
+        print(str(error).splitlines()[0])
+    over.set()
+    thread.join()
+    late.clear()
+blocked = lambda: signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+print(*World(2, backend="processes").run(blocked))
+"""
+
 
 def gone(pids: set[int]) -> bool:
     """Whether all of these end, soon."""
@@ -54,6 +78,13 @@ def test_no_rank_outlives_a_kernel_that_is_killed_even_if_it_is_suspended() -> N
         kernel.stdout.readline()
         kernel.send_signal(signal.SIGKILL)
     assert gone(pids)
+
+
+@pytest.mark.slow
+def test_interrupts_while_ranks_start_reach_neither_the_fork_server_nor_the_ranks() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_START]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, start_new_session=True)
+    assert (done.stdout, done.stderr) == ("the run was interrupted\nFalse False\n", "")
 
 
 @pytest.mark.slow

@@ -110,6 +110,11 @@ exercise.edit("first-total-kept", {"(seen_total - both).exp(), both": "(seen_tot
     seen. Next: return the total over both sets of keys.
     """)
 
+exercise.edit("without-the-maximum", {"(seen_total - both).exp(), both":
+    "(seen_total - both).exp(), (1 + (-(total - seen_total).abs()).exp()).log()"}, """
+    The result is right, and the total is too small by the larger of the two totals, which you subtract to avoid
+    overflow. Next: add to the returned total what you subtracted before exp.
+    """)
 
 exercise.edit("weights-swapped", {"output * (total": "output * (seen_total", "seen * (seen_total": "seen * (total"}, """
     Each result has the weight of the other one. Next: look at which total belongs to which result.

@@ -79,6 +79,19 @@ exercise.edit("chunks-lengthen-it", {"(world_size - 1) / (chunks * micro_batches
     Next: divide the waiting time by `chunks` instead of multiplying it.
     """)
 
+exercise.edit("chunks-multiply-the-waiting", {"(chunks * micro_batches + world_size - 1)":
+    "(micro_batches + chunks * (world_size - 1))"}, """
+    `chunks` multiplies the waiting in your step, not the work. Measured in the time of one part, a rank works for
+    `chunks` parts of each micro-batch. The waiting is one part for each other rank. Next: decide which of the two
+    `chunks` makes longer, in parts.
+    """)
+
+exercise.edit("chunks-as-ranks", {"(world_size - 1) / (chunks * micro_batches + world_size - 1)":
+    "(chunks * world_size - 1) / (micro_batches + chunks * world_size - 1)"}, """
+    You count each part as a rank of its own. A rank with several parts works on one while a different rank works on
+    the next, so it waits only for the other ranks. Next: count ranks in the waiting, and parts in the work.
+    """)
+
 exercise.variant_edit("one-minus-work", {"(world_size - 1) / (chunks * micro_batches + world_size - 1)":
     "1 - chunks * micro_batches / (chunks * micro_batches + world_size - 1)"})
 

@@ -10,24 +10,34 @@ from ...exercises import Case, Exercise, Solution, normal
 from .data import OPTIMIZERS
 
 STEPS = 3
+LARGE = 4.0
+"""Factor of the last gradients in one case. Then an update that is itself rounded to bf16 gives wrong parameters."""
 
 
 def draw(rng: random.Random, number: int) -> Case:
     name, make_optimizer = OPTIMIZERS[number % 2]
     count, seed = 1 + number % 3, rng.getrandbits(32)
-    numels = rng.sample(range(2, 7), count)
+    large = number == 2  # with three parameters, of which at most two have no gradient in the last step
+    numels = rng.sample(range(200, 300) if large else range(2, 7), count)
     silent = {(rng.randrange(STEPS), rng.randrange(count)) for _ in range(number and 2)}
     what = f"{STEPS} steps of {name} with {count} parameter{'s' * (count > 1)}"
     what += "".join(f", no gradient for parameter {n} in step {step + 1}" for step, n in sorted(silent))
-    return Case(world_size=0, args=lambda rank: (numels, silent, make_optimizer, seed), what=what)
+    what += ", large gradients in the last step" * large
+    scales = [1.0, 0.01, LARGE if large else 0.01]
+    return Case(world_size=0, args=lambda rank: (numels, silent, make_optimizer, seed, scales), what=what)
 
 
 def steps(
-    solution: Solution, numels: list[int], silent: set[tuple[int, int]], make_optimizer: Any, seed: int
+    solution: Solution,
+    numels: list[int],
+    silent: set[tuple[int, int]],
+    make_optimizer: Any,
+    seed: int,
+    scales: list[float],
 ) -> dict[str, Any]:
-    """Make steps; the gradients of all steps except the first are too small for bf16.
+    """Make steps, whose gradients have these scales: 0.01 is too small for bf16.
 
-    Those of each parameter's first element are too small for fp16. Adam shows that: its step is nearly as large.
+    The gradients of each parameter's first element are too small for fp16. Adam's step there is nearly as large.
     """
     masters = [nn.Parameter(3 + normal(numel, seed=seed + n)) for n, numel in enumerate(numels)]
     params = [nn.Parameter(master.detach().bfloat16()) for master in masters]
@@ -36,7 +46,7 @@ def steps(
     for step in range(STEPS):
         for n, param in enumerate(params):
             grad = normal(param.numel(), seed=seed + 100 * step + n + 50, dtype=torch.bfloat16)
-            grad *= 1 if step == 0 else 0.01
+            grad *= scales[step]
             grad[0] *= 1e-8
             param.grad = None if (step, n) in silent else grad.to(param.dtype)
         solution(params, masters, optimizer)
@@ -114,6 +124,11 @@ exercise.edit("through-fp16", {".float()": ".half().float()"}, """
 exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
     The masters are updated and the parameters are not. The model computes with the parameters.
     Next: after the step, copy each master into its parameter.""")
+
+exercise.edit("adds-the-difference", {COPY: "param.data.add_((master.data - param.data.float()).bfloat16())"}, """
+    You round the difference between the master and its parameter to bf16, and add it to the parameter. Adding rounds
+    again, so after a large update some parameters are a neighbour of the rounded master.
+    Next: write the master's value into the parameter, so that it is rounded once.""")
 
 exercise.edit("masters-as-parameters", {COPY: "param.grad = None\nparam.data = master.data"}, """
     After your step the parameters are the masters themselves, in fp32. The model then computes in fp32, and saves no

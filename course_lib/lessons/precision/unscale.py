@@ -124,6 +124,10 @@ exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf
     You look only for infinities. Infinity minus infinity is NaN, so an overflow can also appear as NaN.
     Next: use `isfinite()`, which is false for both.""")
 
+exercise.edit("only-nan", {"all(grad.isfinite().all()": "not any(grad.isnan().any()"}, """
+    You look only for NaN. An overflow gives an infinity first, and a NaN only if it is computed with further.
+    Next: use `isfinite()`, which is false for both.""")
+
 exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
     the shard keeps the old one. Next: divide in place.""")

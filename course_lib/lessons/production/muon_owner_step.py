@@ -138,6 +138,10 @@ exercise.edit("only-the-owner-calls", {"        dist.gather(grad, rows, dst=owne
     Only the owner calls `dist.gather`. A gather needs the rows of all ranks, so the owner waits for them.
     Next: call it on every rank. Only the list depends on the rank.""")
 
+exercise.edit("each-ranks-rows", {"list(orthogonal(torch.cat(rows)).chunk(ranks))": "list(map(orthogonal, rows))"}, """
+    The owner makes each rank's rows orthogonal by themselves. They are not the rows of the orthogonal matrix, because
+    the rows of other ranks change them. Next: join the rows first, and make the whole orthogonal.""")
+
 exercise.edit("side-by-side", {"torch.cat(rows)).chunk(ranks)": "torch.cat(rows, 1)).chunk(ranks, 1)"}, """
     You join the ranks' rows side by side, which is a different matrix. Shards are rows, so they lie below each other.
     Next: join and cut along the first dimension.""")

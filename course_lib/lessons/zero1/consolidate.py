@@ -107,6 +107,7 @@ def consolidate(optimizer: Optimizer, parts: list[list[int]]) -> dict[str, Any] 
 
 RENUMBERED = "{number: state[place] for place, number in enumerate(part) if place in state}"
 GATHER = 'dist.gather_object(mine["state"], states, dst=0)'
+LISTED = "list(range(sum(map(len, parts))))"
 GROUP = 'mine["param_groups"][0] | {"params": list(range(sum(map(len, parts))))}'
 EVERYWHERE = {" if dist.get_rank() == 0 else None": "", GATHER: 'dist.all_gather_object(states, mine["state"])'}
 
@@ -122,6 +123,15 @@ exercise.edit("not-renumbered", {RENUMBERED: "state"}, """
     Your states have numbers that are not the model's. Every rank numbers its own parameters from 0, in the order of its
     part; if these are kept, states of several ranks have the same number.
     Next: give each state the model's number of its parameter, which `parts` has.""")
+
+ARRIVAL = "{len(whole) + place: one for place, one in enumerate(state.values())}"
+ARRIVED = """
+    You number the states 0, 1, 2, ... in the order in which the ranks deliver them. That is the order of the owners,
+    and the model has a different one. Next: give each state the model's number of its parameter, which `parts` has."""
+
+exercise.edit("numbered-as-they-arrive", {RENUMBERED: ARRIVAL}, ARRIVED)
+
+exercise.edit("numbered-and-listed-as-they-arrive", {RENUMBERED: ARRIVAL, LISTED: "sorted(whole)"}, ARRIVED)
 
 exercise.edit("zipped", {RENUMBERED: "dict(zip(part, state.values(), strict=False))"}, """
     You pair a rank's parameters with its states one by one. A parameter that was never used has no state, so every
@@ -144,6 +154,10 @@ exercise.edit("only-rank-0-calls", {"states: list": "if dist.get_rank() != 0:\n 
 exercise.edit("own-group", {' | {"params": list(range(sum(map(len, parts))))}': ""}, """
     The states are complete, and the group lists only rank 0's parameters. An optimizer for all parameters refuses such
     a state dict. Next: put the numbers of all parameters into the group.""")
+
+exercise.edit("lists-only-states", {LISTED: "sorted(whole)"}, """
+    The states are right, and the group lists only parameters that have a state. A parameter that was never used has no
+    state, and belongs to the group. Next: count the parameters in `parts`.""")
 
 exercise.edit("changes-the-optimizer", {GROUP: GROUP.replace('mine["param_groups"][0] | {"params": ',
     'optimizer.param_groups[0]\ngroup["params"] = ')[:-1]}, """

@@ -105,9 +105,19 @@ exercise.edit("no-padding", {"-len(values) % world_size": "0"}, """
     The flat tensor ends with the last parameter. If the world size does not divide its length, it cannot be cut into
     equal shards. Next: append as many zeros as are missing to the next multiple.""")
 
-exercise.edit("always-pads", {"-len(values) % world_size": "world_size - len(values) % world_size"}, """
+ALWAYS = """
     If the world size divides the length already, you append a whole world size of zeros.
-    Next: count how many elements are missing to the next multiple: in this case none.""")
+    Next: count how many elements are missing to the next multiple: in this case none."""
+
+exercise.edit("always-pads", {"-len(values) % world_size": "world_size - len(values) % world_size"}, ALWAYS)
+
+exercise.edit("always-pads-in-float32", {"values.new_zeros(-len(values) % world_size)])":
+    "values.new_zeros(world_size - len(values) % world_size)]).float()"}, ALWAYS)
+
+exercise.edit("always-float32", {"values.new_zeros(-len(values) % world_size)])":
+    "values.new_zeros(-len(values) % world_size)]).float()"}, """
+    Your flat tensor is always in float32, torch's default. Parameters can have a different dtype.
+    Next: give the flat tensor the dtype of the parameters.""")
 
 exercise.edit("left-over-for-missing", {"-len(values) %": "len(values) %"}, """
     You append as many zeros as elements are left over, `numel % world_size`. The padding is what is missing to the next

@@ -58,7 +58,7 @@ class Planner:
                     self.notes.append(f"There is no setting {name[:LONG]!r}: it is left out.")
                     continue
                 self.chosen[name] = kept[name]
-                self.notes.append(f"{labelled(str(error))} The plan keeps {entry(kept[name]) or 'it automatic'}.")
+                self.notes.append(f"{labelled(str(error))} The setting stays {entry(kept[name]) or 'automatic'}.")
         try:
             shown = Shown(planned(self.chosen), HARDWARE[self.chosen["hardware"]])
             shown.plan.timeline(shown.hardware)

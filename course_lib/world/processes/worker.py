@@ -52,6 +52,8 @@ def main(wire: Connection, output: Connection, stack: Connection) -> None:
     """Run jobs until the kernel is gone. All that the process prints goes to `output`; a crash writes the stack of the
     Python code to `stack`."""
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops an interrupt that the fork server's mask has held back
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `course run` has the fork server ignore it
     _end_with_the_kernel()
     multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one

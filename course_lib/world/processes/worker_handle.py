@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, Pipe
 from types import ModuleType
 from typing import Any
@@ -27,7 +27,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 def start_server() -> None:
     """Start the fork server, if there is none, without waiting until it has loaded torch."""
     _CONTEXT.set_forkserver_preload([worker.__name__])
-    with _hidden_main():
+    with _hidden_main(), _interrupts_blocked():
         forkserver.ensure_running()
 
 
@@ -136,3 +136,18 @@ def _hidden_main() -> Iterator[None]:
     finally:
         sys.modules["__main__"] = main
         multiprocessing.set_start_method(method, force=True)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in the processes that this thread starts.
+
+    Jupyter interrupts the kernel's whole process group. An interrupt in the fork server's imports would end the server,
+    or an ImportError in place of it, which the server suppresses, would leave it with half of numpy.
+    """
+    resource_tracker.ensure_running()  # which unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
