@@ -73,6 +73,15 @@ def test_another_order_of_summation_is_not_wrong() -> None:
     assert changed(MEAN, rules=()).check(sum_by_hand).status == "passed"
 
 
+def test_another_order_of_a_dict_and_rounding_at_once_are_not_wrong() -> None:
+    exercise = get("memory.mixed_precision")
+
+    def rounded(*args: Any) -> dict[str, float]:
+        return {name: width * (1 + 1e-12) for name, width in reversed(exercise.reference(*args).items())}
+
+    assert exercise.check(rounded).status == "passed"
+
+
 # What is wrong
 
 

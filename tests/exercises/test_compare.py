@@ -90,6 +90,7 @@ def test_a_list_that_holds_itself_comes_to_an_end() -> None:
         (array(math.nan, 1), array(math.nan, 1)),
         ((), ()),
         ({"a": (1,)}, {"a": (1,)}),
+        ({"a": 0.1 + 0.2, "b": (1, {"c": 2})}, {"b": (1, {"c": 2.0}), "a": 0.3}),  # the order of a dict does not count
     ],
 )
 def test_these_are_the_same(expected: Any, given: Any) -> None:
@@ -117,6 +118,8 @@ def test_these_are_the_same(expected: Any, given: Any) -> None:
         ((1, (2, 3)), (1, (2, 4)), (1, 1)),
         ((1, 2), (1, 2, 3), ()),
         ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ("b",)),
+        ({"a": 1, "b": 2}, {"b": 3, "a": 4}, ("a",)),
+        ({"a": 1}, {"a": 1, "b": 2}, ()),
         ({"a": 1}, {"b": 1}, ()),
         (None, 0, ()),
     ],

@@ -99,8 +99,9 @@ def same(expected: Plain, given: Plain, tolerance: float) -> bool:
 
 
 def difference(expected: Plain, given: Plain, tolerance: float) -> Path | None:
-    """Return the path to the first difference, or None if there is none."""
-    if isinstance(expected, tuple | dict) and type(expected) is type(given) and _keys(expected) == _keys(given):
+    """Return the path to the first difference, in the order of `expected`, or None if there is none."""
+    alike = isinstance(expected, tuple | dict) and type(expected) is type(given)
+    if alike and set(_keys(expected)) == set(_keys(given)):
         for key in _keys(expected):
             rest = difference(expected[key], given[key], tolerance)
             if rest is not None:
