@@ -118,6 +118,15 @@ def test_no_cause_is_read_off_one_rank_if_more_ranks_fail_too(name: str, right: 
     assert verdict.ranks == 2 and only(verdict).action.startswith(action)
 
 
+@pytest.mark.parametrize("digits", [309, 5000])  # Python converts the longer number not even to text
+@pytest.mark.parametrize("name", ["costs.ring", "pipeline.kept"])
+def test_a_number_beyond_the_range_of_floats_is_wrong_as_others_are(name: str, digits: int) -> None:
+    verdict = get(name).check(lambda *args: -(10**digits))
+
+    assert verdict.status == "failed"
+    assert "your function returned a whole number of more than 300 digits, expected " in only(verdict).observed
+
+
 def test_a_solution_that_is_wrong_only_on_one_rank_is_shown_there() -> None:
     assert MEAN.check(lambda x: mean(x) + (dist.get_world_size() == 1)).ranks == 1
 

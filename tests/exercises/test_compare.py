@@ -197,6 +197,9 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([1000], [1500], ""),
         ([{"a": 3, "b": t(1)}] * 2, [{"a": 5, "b": t(1)}, {"a": 1, "b": t(1)}], ""),
         ([3 / 11], [8 / 11], ""),
+        ([3 / 11], [1e308], ""),  # the ratio of the two is beyond the range of floats
+        ([2**40], [10**5000], ""),
+        ([{"a": 3}], [10**5000], "The result is a whole number of more than 300 digits, and a dict was asked for."),
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks."),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks."),
         ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),

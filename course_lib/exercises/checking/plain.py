@@ -48,6 +48,9 @@ class Opaque:
         return f"{'an' if self.type_name[0] in 'AEIOUaeiou' else 'a'} {self.type_name}"
 
 
+HUGE = Opaque(type_name="whole number of more than 300 digits")
+"""An int beyond the range of floats: Python converts none of them to a float, and the longest not to text."""
+
 _DEEPEST = 20
 _detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.Tensor.tolist
 
@@ -60,6 +63,8 @@ def plain(value: Any, depth: int = 0) -> Plain:
         kind = type(value)
     if value is None or kind is bool:
         return value
+    if issubclass(kind, int) and abs(int.__pos__(value)) > sys.float_info.max:
+        return HUGE
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
         if issubclass(kind, scalar):
             return copy(value)
