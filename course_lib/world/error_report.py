@@ -44,7 +44,7 @@ class ErrorReport:
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
         return ErrorReport(
             type=type(shown).__name__,
-            message=message,
+            message="\n".join([message, *_notes(shown)]),
             source_line=source_line_in_dump(f"{stack}\n")
             or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
@@ -99,6 +99,14 @@ def _text(error: BaseException) -> str:
         return str(error).strip()
     except BaseException as broken:  # raised by a __str__ of the learner's, or a __repr__; sys.exit, too
         return f"<no text: its __str__ raised {type(broken).__name__}>"
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return the lines that `add_note` has added."""
+    notes = getattr(error, "__notes__", None)
+    if not isinstance(notes, list) or isinstance(error, SystemExit):  # whose text is its code
+        return []
+    return [note for note in notes if isinstance(note, str)]
 
 
 def _traceback(error: BaseException) -> str:
