@@ -90,7 +90,13 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
         CourseError: there is no such file, or it is not a notebook.
     """
     try:
-        cells = json.loads(path.read_bytes())["cells"]
+        notebook = json.loads(path.read_bytes())
+        fields = notebook if isinstance(notebook, dict) else {}
+        cells = fields.get("cells")
+        if cells is None and fields.get("nbformat") in (1, 2, 3):
+            raise CourseError(f"{path} is a notebook in an old format. Open it in JupyterLab and save it again.")
+        if not isinstance(cells, list):
+            raise TypeError("it has no list of cells")
         return [cell | {"cell_type": str(cell["cell_type"]), "source": "".join(cell["source"])} for cell in cells]
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error

@@ -56,7 +56,9 @@ def test_names_are_read_from_calls_alone() -> None:
     ("text", "told"),
     [
         ("not json", "is not a notebook that Jupyter has saved (it is no JSON from line 1, column 1 on"),
-        ("[]", "is not a notebook that Jupyter has saved (list indices must be"),
+        ("[]", "is not a notebook that Jupyter has saved (it has no list of cells)"),
+        ('{"cells": 3}', "is not a notebook that Jupyter has saved (it has no list of cells)"),
+        ('{"nbformat": 3, "worksheets": []}', "is a notebook in an old format."),
         ('{"cells": [{"cell_type": "code", "source": 3}]}', "can only join an iterable"),
     ],
 )

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subcommands.choices[options.command].error("".join([unknown, *hints]))
     try:
         code = options.run(options) or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # the shell closes it with `>&-`
+            sys.stdout.flush()
         return code
     except CourseError as error:
         print(f"course {options.command}: {error}", file=sys.stderr)

@@ -31,17 +31,24 @@ class ErrorReport:
 
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
+        """Return the report of `error`; if its class prevents that, the report of what the class raised."""
+        try:
+            return ErrorReport._of(error)
+        except BaseException as broken:  # else the rank would end without a report, and its peers wait for it
+            return ErrorReport._of(broken)
+
+    @staticmethod
+    def _of(error: BaseException) -> ErrorReport:
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
         shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
-        trace = traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))
         return ErrorReport(
             type=type(shown).__name__,
-            message=message,
+            message="\n".join([message, *_notes(shown)]),
             source_line=source_line_in_dump(f"{stack}\n")
             or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
-            traceback=_PASSED_ON.sub("", "".join(trace)),
+            traceback=_PASSED_ON.sub("", _traceback(error)),
             unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
         )
 
@@ -92,6 +99,24 @@ def _text(error: BaseException) -> str:
         return str(error).strip()
     except BaseException as broken:  # raised by a __str__ of the learner's, or a __repr__; sys.exit, too
         return f"<no text: its __str__ raised {type(broken).__name__}>"
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return the lines that `add_note` has added."""
+    notes = getattr(error, "__notes__", None)
+    if not isinstance(notes, list) or isinstance(error, SystemExit):  # whose text is its code
+        return []
+    return [note for note in notes if isinstance(note, str)]
+
+
+def _traceback(error: BaseException) -> str:
+    trace = _from_the_learners(error.__traceback__)
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:  # such as for a SyntaxError whose `text` is a list: Python itself cannot show that
+        frames = "".join(traceback.format_tb(trace))
+        last = f"{type(error).__name__}: {_text(error)}".removesuffix(": ")
+        return f"Traceback (most recent call last):\n{frames}{last}\n"
 
 
 def _from_the_learners(trace: TracebackType | None) -> TracebackType | None:

@@ -123,6 +123,12 @@ def test_output_on_a_full_disk_is_reported_in_one_line() -> None:
     assert ended.returncode == 1
 
 
+def test_output_that_the_shell_has_closed_is_no_error() -> None:
+    command = f"{sys.executable} -m course_lib.commands.cli plan 7b --gpus 8 >&-"
+    ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_the_readme_names_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     named = re.findall(r"`(\w+)`", readme.partition("`.venv/bin/course` lists its commands")[2].partition("\n\n")[0])

@@ -73,6 +73,15 @@ def test_another_order_of_summation_is_not_wrong() -> None:
     assert changed(MEAN, rules=()).check(sum_by_hand).status == "passed"
 
 
+def test_another_order_of_a_dict_and_rounding_at_once_are_not_wrong() -> None:
+    exercise = get("memory.mixed_precision")
+
+    def rounded(*args: Any) -> dict[str, float]:
+        return {name: width * (1 + 1e-12) for name, width in reversed(exercise.reference(*args).items())}
+
+    assert exercise.check(rounded).status == "passed"
+
+
 # What is wrong
 
 
@@ -107,6 +116,15 @@ def test_no_cause_is_read_off_one_rank_if_more_ranks_fail_too(name: str, right: 
     verdict = exercise.check(scope[exercise.reference.__name__])
 
     assert verdict.ranks == 2 and only(verdict).action.startswith(action)
+
+
+@pytest.mark.parametrize("digits", [309, 5000])  # Python converts the longer number not even to text
+@pytest.mark.parametrize("name", ["costs.ring", "pipeline.kept"])
+def test_a_number_beyond_the_range_of_floats_is_wrong_as_others_are(name: str, digits: int) -> None:
+    verdict = get(name).check(lambda *args: -(10**digits))
+
+    assert verdict.status == "failed"
+    assert "your function returned a whole number of more than 300 digits, expected " in only(verdict).observed
 
 
 def test_a_solution_that_is_wrong_only_on_one_rank_is_shown_there() -> None:

@@ -90,6 +90,7 @@ def test_a_list_that_holds_itself_comes_to_an_end() -> None:
         (array(math.nan, 1), array(math.nan, 1)),
         ((), ()),
         ({"a": (1,)}, {"a": (1,)}),
+        ({"a": 0.1 + 0.2, "b": (1, {"c": 2})}, {"b": (1, {"c": 2.0}), "a": 0.3}),  # the order of a dict does not count
     ],
 )
 def test_these_are_the_same(expected: Any, given: Any) -> None:
@@ -117,6 +118,8 @@ def test_these_are_the_same(expected: Any, given: Any) -> None:
         ((1, (2, 3)), (1, (2, 4)), (1, 1)),
         ((1, 2), (1, 2, 3), ()),
         ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ("b",)),
+        ({"a": 1, "b": 2}, {"b": 3, "a": 4}, ("a",)),
+        ({"a": 1}, {"a": 1, "b": 2}, ()),
         ({"a": 1}, {"b": 1}, ()),
         (None, 0, ()),
     ],
@@ -194,6 +197,9 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([1000], [1500], ""),
         ([{"a": 3, "b": t(1)}] * 2, [{"a": 5, "b": t(1)}, {"a": 1, "b": t(1)}], ""),
         ([3 / 11], [8 / 11], ""),
+        ([3 / 11], [1e308], ""),  # the ratio of the two is beyond the range of floats
+        ([2**40], [10**5000], ""),
+        ([{"a": 3}], [10**5000], "The result is a whole number of more than 300 digits, and a dict was asked for."),
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks."),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks."),
         ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),

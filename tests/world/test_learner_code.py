@@ -28,6 +28,14 @@ def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends() 
     assert str(ErrorReport.of(outer)) == "RuntimeError: outer"
 
 
+def test_the_notes_of_an_exception_are_shown_below_its_text() -> None:
+    error = ValueError("odd")
+    error.add_note("in rules.cfg")
+    assert str(ErrorReport.of(error)) == "ValueError: odd\n    in rules.cfg"
+    error.__notes__ = 3  # type: ignore[assignment]
+    assert str(ErrorReport.of(error)) == "ValueError: odd"
+
+
 def test_the_methods_that_a_dataclass_generates_are_no_line_to_show() -> None:
     @dataclass
     class Made:

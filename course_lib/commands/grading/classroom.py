@@ -53,8 +53,13 @@ def students(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[Student
             grades=best(grade for one in ones for grade in one.exercises if grade.status != "missing"),
             ended=tuple(one.ended for one in ones if one.ended),
         )
-        for name, ones in sorted(notebooks.items())
+        for name, ones in sorted(notebooks.items(), key=lambda entry: (_plain(entry[0]), entry[0]))
     ]
+
+
+def _plain(name: str) -> str:
+    """Return `name` in small letters, without accents."""
+    return re.sub("[\u0300-\u036f]", "", normalize("NFD", name)).casefold()
 
 
 def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:

@@ -206,7 +206,7 @@ def _more(gap: Gap, inner: Gap) -> str:
         facts = " Every rank has the same, and the reference's ranks differ."
     if alike == [False, True] and None not in inner.given:
         facts = " The ranks differ, and all should have the same."
-    if not others and type(expected) is type(given) is int and max(expected, given) >= 100:
+    if not others and type(expected) is type(given) is int and 100 <= max(expected, given) < 1e15:
         facts += f" That is {abs(given - expected):,} too {'much' if given > expected else 'little'}."
     if type(expected) is type(given) is str and SequenceMatcher(None, expected, given).ratio() > 0.9:
         facts += f" The texts first differ at character {first_character(expected, given) + 1}."

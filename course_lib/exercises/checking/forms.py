@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
-from .plain import Array, Cause, Gap, Opaque, Plain, Recogniser, close, leaves, numbers
+from .plain import HUGE, Array, Cause, Gap, Opaque, Plain, Recogniser, close, leaves, numbers
 from .texts import kind
 
 
 def recognise_form(gap: Gap) -> Cause | None:
     """Return the cause if the form is wrong."""
+    expected, given = next(gap.pairs)
+    if type(expected) in (int, float) and given == HUGE:  # a wrong number of the right form
+        return None
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
 
 
@@ -24,7 +27,7 @@ def _nothing(gap: Gap) -> Cause | None:
 
 def _opaque(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
-    if not isinstance(given, Opaque):
+    if not isinstance(given, Opaque) or given == HUGE:
         return None
     if given.type_name.endswith("Work"):
         return Cause(

@@ -61,7 +61,7 @@ def _ratio(gap: Gap) -> Fraction | None:
             return None
         largest = max(range(len(expected_numbers)), key=lambda i: abs(expected_numbers[i]))
         top, bottom = given_numbers[largest], expected_numbers[largest]
-        if not (math.isfinite(top) and math.isfinite(bottom)) or bottom == 0:
+        if not math.isfinite(bottom) or bottom == 0 or not math.isfinite(top / bottom):
             return None
         ratio = found or Fraction(top / bottom).limit_denominator(64)
         if ratio in (0, 1) or abs(ratio.numerator) > 64:

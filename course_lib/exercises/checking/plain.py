@@ -48,6 +48,9 @@ class Opaque:
         return f"{'an' if self.type_name[0] in 'AEIOUaeiou' else 'a'} {self.type_name}"
 
 
+HUGE = Opaque(type_name="whole number of more than 300 digits")
+"""An int beyond the range of floats: Python converts none of them to a float, and the longest not to text."""
+
 _DEEPEST = 20
 _detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.Tensor.tolist
 
@@ -60,6 +63,8 @@ def plain(value: Any, depth: int = 0) -> Plain:
         kind = type(value)
     if value is None or kind is bool:
         return value
+    if issubclass(kind, int) and abs(int.__pos__(value)) > sys.float_info.max:
+        return HUGE
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
         if issubclass(kind, scalar):
             return copy(value)
@@ -99,8 +104,9 @@ def same(expected: Plain, given: Plain, tolerance: float) -> bool:
 
 
 def difference(expected: Plain, given: Plain, tolerance: float) -> Path | None:
-    """Return the path to the first difference, or None if there is none."""
-    if isinstance(expected, tuple | dict) and type(expected) is type(given) and _keys(expected) == _keys(given):
+    """Return the path to the first difference, in the order of `expected`, or None if there is none."""
+    alike = isinstance(expected, tuple | dict) and type(expected) is type(given)
+    if alike and set(_keys(expected)) == set(_keys(given)):
         for key in _keys(expected):
             rest = difference(expected[key], given[key], tolerance)
             if rest is not None:

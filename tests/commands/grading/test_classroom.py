@@ -77,6 +77,12 @@ def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[st
     assert [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])] == names
 
 
+def test_rows_are_in_alphabetical_order_whatever_the_accents() -> None:
+    names = ["Ann", "çelik", "Costa", "émile", "hoang", "Zoe"]
+    rows = read([notebook(f"in/{name}.ipynb", passed("a.x")) for name in reversed(names)])
+    assert [row["Student"] for row in rows] == names
+
+
 @pytest.mark.parametrize(
     ("file", "names"),
     [

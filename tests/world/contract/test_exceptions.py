@@ -68,6 +68,44 @@ def test_a_text_that_ends_the_rank_is_left_out(local_world) -> None:
     assert lines(failure(local_world(1), partial(program, True)))[0] == f"rank 0 ended with sys.exit({told})"
 
 
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:
+        raise KeyError("no name")
+
+
+class Homeless(type):
+    @property
+    def __module__(cls) -> str:
+        raise KeyError("no module")
+
+
+def bad_rule() -> SyntaxError:
+    error = SyntaxError("bad rule")
+    error.filename, error.lineno, error.offset, error.text = "rules.cfg", 3, 2, ["no", "text"]  # type: ignore[assignment]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (bad_rule, "SyntaxError: bad rule (rules.cfg, line 3)"),
+        (partial(Homeless, "Lost", (Exception,), {}), "Lost"),
+        (partial(Nameless, "Lost", (Exception,), {}), "KeyError: 'no name'"),
+    ],
+)
+def test_an_exception_that_python_cannot_show_leaves_no_peer_waiting(local_world, make, told) -> None:
+    def program() -> None:
+        if dist.get_rank() == 1:
+            raise make()
+        dist.barrier()
+
+    error = failure(local_world(2), program)
+    assert error.kind == "raised" and lines(error)[0] == f"rank 1 of 2 raised {told}"
+    assert error.traceback.startswith("rank 1\nTraceback (most recent call last):\n  File ")
+    assert f"\n{told}\n" in error.traceback
+
+
 def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(local_world) -> None:
     shown = lines(failure(local_world(1), partial(torch.zeros, -1)))
     assert shown[1:] == [
