@@ -67,7 +67,7 @@ def test_a_diagnosis_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch)
 def test_the_mistake_that_looks_like_the_solution_is_compared_first() -> None:
     exercise = get("memory.model")
     for mistake in exercise.mistakes:
-        assert diagnose._by_source(exercise.mistakes, mistake.solution)[0] is mistake
+        assert diagnose._by_source(exercise.mistakes, mistake.solution, exercise.reference)[0] is mistake
 
 
 def test_a_pair_does_not_say_that_something_is_right() -> None:
@@ -94,6 +94,16 @@ def test_a_mistake_is_a_guess_if_the_source_has_the_right_text_where_it_is() -> 
     verdict = DOUBLED.check(twice)
     assert verdict.mistake is None and verdict.findings[0].likely == ""
     assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though your code is written diff")
+
+
+def test_a_mistake_that_changes_an_attribute_is_a_guess_if_the_source_has_the_right_one() -> None:
+    def within_capacity(choice: torch.Tensor, experts: int, capacity: int) -> torch.Tensor:
+        counts = nn.functional.one_hot(choice, experts).cumsum(dim=0).clamp(max=capacity)
+        return counts.gather(1, choice[:, None])[:, 0] <= capacity
+
+    verdict = get("context.capacity").check(within_capacity)
+    assert verdict.mistake is None and verdict.findings[0].likely == ""
+    assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though")
 
 
 def test_names_of_variables_do_not_count_in_the_source() -> None:

@@ -40,25 +40,30 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
         cases: those of the check, after the one that failed.
     """
     exercise, solution, first = runs.exercise, runs.solution, runs.trial(cases[0])
-    if one := _nearest(_by_source(exercise.mistakes, solution), inf, runs, cases):
+    if one := _nearest(_by_source(exercise.mistakes, solution, exercise.reference), inf, runs, cases):
         return one
     if first.yours.warnings or first.yours.error is not None:  # values are not compared then: any second mistake fits
         return None
-    return _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, runs, cases)
+    pairs = _by_source(exercise.pairs, solution, exercise.reference)
+    return _nearest(pairs, time.process_time() + SECONDS, runs, cases)
 
 
-def contradicted(mistake: Mistake, solution: Solution) -> bool:
-    """Return whether the solution's source contains the right text wherever the mistake changes it.
+def contradicted(mistake: Mistake, solution: Solution, reference: Solution) -> bool:
+    """Return whether the solution's source contains the reference's text wherever the mistake changes it.
 
     Then the solution behaves like the mistake for a different reason. All names of variables count as the same name.
     """
     yours, made = (_nameless(_words(one), one) for one in (solution, mistake.solution))
-    kept = [_nameless(_tokens(old), mistake.solution) for old in mistake.edits]
-    changed = [old for old in kept if old not in made]
-    return bool(changed) and all(old in yours for old in changed)
+    changed = [old for old in mistake.edits if not _contains(made, old, reference)]
+    return bool(changed) and all(_contains(yours, old, reference) for old in changed)
 
 
-def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
+def _contains(source: str, text: str, reference: Solution) -> bool:
+    """Return whether the nameless `source` has `text` of the reference, whose first word may be an attribute."""
+    return any(_nameless([*before, *_tokens(text)], reference) in source for before in ([], ["."]))
+
+
+def _by_source(mistakes: Sequence[Mistake], solution: Solution, reference: Solution) -> list[Mistake]:
     """Return the mistakes, the one with the most similar source first; in their order if the source is unknown.
 
     Those that the source contradicts are the last.
@@ -67,7 +72,7 @@ def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]
 
     def distance(mistake: Mistake) -> tuple[bool, float]:
         likeness = difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
-        return contradicted(mistake, solution), -likeness
+        return contradicted(mistake, solution, reference), -likeness
 
     return sorted(mistakes, key=distance) if yours else list(mistakes)
 
@@ -86,7 +91,8 @@ def _tokens(text: str) -> list[str]:
 def _nameless(tokens: list[str], solution: Solution) -> str:
     """Return the tokens as text, with `_` for each name that the solution itself gives."""
     known = {*keyword.kwlist, *dir(builtins), *getattr(solution, "__globals__", {})}
-    known -= set(solution.__code__.co_varnames) if hasattr(solution, "__code__") else set()
+    if hasattr(solution, "__code__"):
+        known -= {*solution.__code__.co_varnames, *solution.__code__.co_cellvars}
     words = [
         "_" if token.isidentifier() and token not in known and last != "." else token
         for last, token in zip(["", *tokens], tokens, strict=False)
