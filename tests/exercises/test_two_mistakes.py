@@ -1,6 +1,7 @@
 """Two known mistakes at once: found because a mistake is an edit, guessed and never stated, and never made up."""
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from course_lib.exercises import Case, get
 from course_lib.exercises.checking import diagnose
@@ -76,6 +79,25 @@ def test_a_pair_does_not_say_that_something_is_right() -> None:
     assert any("In backward, `x` gets only" in message for message in messages)
     assert any("Every gradient is as it was" in message for message in messages)
     assert not any(re.search(r"\b(is|are) right\b", message) for message in messages)
+
+
+def test_a_pair_breaks_the_rules_that_the_solution_breaks() -> None:
+    """Its numbers are those of a model that is filled before it is sharded, which would hold the whole model."""
+
+    def shard_from_meta(make: Callable[[], nn.Module], read: Callable[[str], torch.Tensor]) -> nn.Module:
+        with torch.device("meta"):
+            model = make()
+        for unit in model.children():
+            fully_shard(unit)
+        model.to_empty(device="cpu")
+        for name, shard in model.state_dict().items():
+            whole = read(name)
+            sharded = isinstance(shard, DTensor)
+            shard.copy_(distribute_tensor(whole, shard.device_mesh, shard.placements) if sharded else whole)
+        return model
+
+    (finding,) = get("cluster.meta_device").check(shard_from_meta).findings
+    assert "'the units' of rank 0" in finding.observed and finding.perhaps == ""
 
 
 def test_an_error_is_not_explained_by_two_mistakes() -> None:
