@@ -200,6 +200,8 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([3 / 11], [1e308], ""),  # the ratio of the two is beyond the range of floats
         ([2**40], [10**5000], ""),
         ([{"a": 3}], [10**5000], "The result is a whole number of more than 300 digits, and a dict was asked for."),
+        ([t(2.8, 7)] * 2, [t(1, 2.5)] * 2, ""),  # 5/14: divided by a number that was drawn
+        ([t(4, 8)] * 4, [t(3, 6)] * 4, "Exactly 3/4 times the expected value, everywhere"),
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks."),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks."),
         ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),

@@ -60,7 +60,7 @@ def verdict_of(exercise: Exercise, mistake: Mistake, seed: int, monkeypatch: pyt
 
     Mistakes are compared in the order of their declaration, as if the source were unknown, and without pairs.
     """
-    monkeypatch.setattr(diagnose, "_by_source", lambda mistakes, solution: mistakes)
+    monkeypatch.setattr(diagnose, "_by_source", lambda mistakes, *_: mistakes)
     monkeypatch.setattr(diagnose, "SECONDS", 0.0)
     if SEEDS > 1:
         return exercise.check(mistake.solution, seed=seed)
@@ -89,6 +89,15 @@ def test_it_knows_enough_mistakes_variants_and_hints(exercise: Exercise) -> None
     assert len(exercise.variants) >= 2
     assert len(exercise.hints) >= 4
     assert all([exercise.title, exercise.task, exercise.explanation])
+
+
+@each
+def test_a_check_finds_in_the_reference_what_a_mistake_changes(exercise: Exercise) -> None:
+    """If it did not, a solution that has the right text there would never contradict the mistake."""
+    source = diagnose._nameless(diagnose._words(exercise.reference), exercise.reference)
+    for mistake in exercise.mistakes:
+        for old in mistake.edits:
+            assert diagnose._contains(source, old, exercise.reference), (mistake.id, old)
 
 
 @each

@@ -1,6 +1,7 @@
 """Two known mistakes at once: found because a mistake is an edit, guessed and never stated, and never made up."""
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from course_lib.exercises import Case, get
 from course_lib.exercises.checking import diagnose
@@ -68,7 +71,7 @@ def test_a_diagnosis_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch)
 def test_the_mistake_that_looks_like_the_solution_is_compared_first() -> None:
     exercise = get("memory.model")
     for mistake in exercise.mistakes:
-        assert diagnose._by_source(exercise.mistakes, mistake.solution)[0] is mistake
+        assert diagnose._by_source(exercise.mistakes, mistake.solution, exercise.reference)[0] is mistake
 
 
 def test_a_pair_does_not_say_that_something_is_right() -> None:
@@ -77,6 +80,25 @@ def test_a_pair_does_not_say_that_something_is_right() -> None:
     assert any("In backward, `x` gets only" in message for message in messages)
     assert any("Every gradient is as it was" in message for message in messages)
     assert not any(re.search(r"\b(is|are) right\b", message) for message in messages)
+
+
+def test_a_pair_breaks_the_rules_that_the_solution_breaks() -> None:
+    """Its numbers are those of a model that is filled before it is sharded, which would hold the whole model."""
+
+    def shard_from_meta(make: Callable[[], nn.Module], read: Callable[[str], torch.Tensor]) -> nn.Module:
+        with torch.device("meta"):
+            model = make()
+        for unit in model.children():
+            fully_shard(unit)
+        model.to_empty(device="cpu")
+        for name, shard in model.state_dict().items():
+            whole = read(name)
+            sharded = isinstance(shard, DTensor)
+            shard.copy_(distribute_tensor(whole, shard.device_mesh, shard.placements) if sharded else whole)
+        return model
+
+    (finding,) = get("cluster.meta_device").check(shard_from_meta).findings
+    assert "'the units' of rank 0" in finding.observed and finding.perhaps == ""
 
 
 def test_an_error_is_not_explained_by_two_mistakes() -> None:
@@ -95,6 +117,16 @@ def test_a_mistake_is_a_guess_if_the_source_has_the_right_text_where_it_is() -> 
     verdict = DOUBLED.check(twice)
     assert verdict.mistake is None and verdict.findings[0].likely == ""
     assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though your code is written diff")
+
+
+def test_a_mistake_that_changes_an_attribute_is_a_guess_if_the_source_has_the_right_one() -> None:
+    def within_capacity(choice: torch.Tensor, experts: int, capacity: int) -> torch.Tensor:
+        counts = nn.functional.one_hot(choice, experts).cumsum(dim=0).clamp(max=capacity)
+        return counts.gather(1, choice[:, None])[:, 0] <= capacity
+
+    verdict = get("context.capacity").check(within_capacity)
+    assert verdict.mistake is None and verdict.findings[0].likely == ""
+    assert verdict.findings[0].perhaps.startswith("This mistake has the same result, though")
 
 
 def test_names_of_variables_do_not_count_in_the_source() -> None:

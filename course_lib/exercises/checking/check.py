@@ -130,7 +130,7 @@ def _explained(verdict: Verdict, trial: Trial, found: list[Finding], runs: Runs,
                 found = [_beside_right_cases(found[0], runs, cases), *found[1:]]
     sure = mistake in trial.exercise.mistakes  # and not two of them at once
     if mistake is not None:
-        alike = sure and contradicted(mistake, runs.solution)
+        alike = sure and contradicted(mistake, runs.solution, runs.exercise.reference)
         sure = sure and not alike
         known = _same_result(found[0], mistake) if alike else _caused(found[0], mistake, sure)
         found = [known, *found[1:]]

@@ -5,7 +5,8 @@ check is the diagnosis: the same results, or the same failure. If results are ri
 they are wrong, broken rules only decide between several mistakes, because the time for which pending work holds memory
 varies.
 
-If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another.
+If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another. Pairs
+are many, and a guess, so a pair must break the same rules.
 """
 
 from __future__ import annotations
@@ -40,25 +41,31 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
         cases: those of the check, after the one that failed.
     """
     exercise, solution, first = runs.exercise, runs.solution, runs.trial(cases[0])
-    if one := _nearest(_by_source(exercise.mistakes, solution), inf, runs, cases):
+    if one := _nearest(_by_source(exercise.mistakes, solution, exercise.reference), inf, runs, cases):
         return one
     if first.yours.warnings or first.yours.error is not None:  # values are not compared then: any second mistake fits
         return None
-    return _nearest(_by_source(exercise.pairs, solution), time.process_time() + SECONDS, runs, cases)
+    pairs = _by_source(exercise.pairs, solution, exercise.reference)
+    end = time.process_time() + SECONDS
+    return _nearest(pairs, end, runs, cases, fewer_than=(1, 0))  # so it breaks the same rules
 
 
-def contradicted(mistake: Mistake, solution: Solution) -> bool:
-    """Return whether the solution's source contains the right text wherever the mistake changes it.
+def contradicted(mistake: Mistake, solution: Solution, reference: Solution) -> bool:
+    """Return whether the solution's source contains the reference's text wherever the mistake changes it.
 
     Then the solution behaves like the mistake for a different reason. All names of variables count as the same name.
     """
     yours, made = (_nameless(_words(one), one) for one in (solution, mistake.solution))
-    kept = [_nameless(_tokens(old), mistake.solution) for old in mistake.edits]
-    changed = [old for old in kept if old not in made]
-    return bool(changed) and all(old in yours for old in changed)
+    changed = [old for old in mistake.edits if not _contains(made, old, reference)]
+    return bool(changed) and all(_contains(yours, old, reference) for old in changed)
 
 
-def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]:
+def _contains(source: str, text: str, reference: Solution) -> bool:
+    """Return whether the nameless `source` has `text` of the reference, whose first word may be an attribute."""
+    return any(_nameless([*before, *_tokens(text)], reference) in source for before in ([], ["."]))
+
+
+def _by_source(mistakes: Sequence[Mistake], solution: Solution, reference: Solution) -> list[Mistake]:
     """Return the mistakes, the one with the most similar source first; in their order if the source is unknown.
 
     Those that the source contradicts are the last.
@@ -67,7 +74,7 @@ def _by_source(mistakes: Sequence[Mistake], solution: Solution) -> list[Mistake]
 
     def distance(mistake: Mistake) -> tuple[bool, float]:
         likeness = difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
-        return contradicted(mistake, solution), -likeness
+        return contradicted(mistake, solution, reference), -likeness
 
     return sorted(mistakes, key=distance) if yours else list(mistakes)
 
@@ -86,7 +93,8 @@ def _tokens(text: str) -> list[str]:
 def _nameless(tokens: list[str], solution: Solution) -> str:
     """Return the tokens as text, with `_` for each name that the solution itself gives."""
     known = {*keyword.kwlist, *dir(builtins), *getattr(solution, "__globals__", {})}
-    known -= set(solution.__code__.co_varnames) if hasattr(solution, "__code__") else set()
+    if hasattr(solution, "__code__"):
+        known -= {*solution.__code__.co_varnames, *solution.__code__.co_cellvars}
     words = [
         "_" if token.isidentifier() and token not in known and last != "." else token
         for last, token in zip(["", *tokens], tokens, strict=False)
@@ -94,13 +102,19 @@ def _nameless(tokens: list[str], solution: Solution) -> str:
     return f" {' '.join(words)} "
 
 
-def _nearest(mistakes: Sequence[Mistake], end: float, runs: Runs, cases: Sequence[Case]) -> Mistake | None:
-    """Return the mistake that behaves like the solution in every case, with the fewest other calls and rules.
+def _nearest(
+    mistakes: Sequence[Mistake],
+    end: float,
+    runs: Runs,
+    cases: Sequence[Case],
+    fewer_than: tuple[float, float] = (inf, inf),
+) -> Mistake | None:
+    """Return the mistake that behaves like the solution in every case, with the fewest other rules and calls.
 
-    The search ends when the CPU time is `end`.
+    The search ends when the CPU time is `end`. A mistake needs fewer other rules and calls than `fewer_than`.
     """
     nearest: Mistake | None = None
-    fewest: tuple[float, float] = inf, inf
+    fewest = fewer_than
     for mistake in mistakes:
         if time.process_time() > end:
             break

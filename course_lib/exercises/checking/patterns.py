@@ -34,8 +34,8 @@ def _scaled(gap: Gap) -> Cause | None:
     terms = abs(ratio.numerator), ratio.denominator
     if len(values) == 1 and not more and (small or min(terms) > 1 or max(terms) > 8):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
-    if min(terms) > 1 and max(terms) > 16:
-        return None  # some such fraction is near every ratio
+    if min(terms) > 1 and (max(terms) > 5 or abs(terms[0] - terms[1]) > 1):
+        return None  # some fraction is near every ratio; one of N and N ± 1 may come from the number of ranks
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
 

@@ -9,7 +9,7 @@ from ...exercises import Case, Exercise, normal
 
 
 class Gated(nn.Module):
-    """A layer in which one storage is kept through two views, and a small view keeps a large storage."""
+    """A layer that keeps one storage through two views, a large storage through a small view, and a mask."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -18,7 +18,8 @@ class Gated(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         value, gate = self.wide(self.norm(x)).chunk(2, dim=1)
-        first: torch.Tensor = self.last((value * gate * self.mask)[0])
+        gated = (value * gate).masked_fill(gate < 0, 0.0)
+        first: torch.Tensor = self.last((gated * self.mask)[0])
         return first
 
 
@@ -34,7 +35,7 @@ def make_gelus(width: int) -> nn.Module:
 def draw(rng: random.Random, number: int) -> Case:
     tokens, width = rng.randint(2, 4), rng.randint(2, 5)
     dtype = (torch.float32, torch.bfloat16, torch.float64)[number % 3]
-    name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer", Gated))[number % 2]
+    name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer with a mask", Gated))[number % 2]
     if number == 4:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
 

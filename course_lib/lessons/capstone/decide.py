@@ -28,7 +28,7 @@ NUMBERS = ("peak_bytes", "days", "dollars")
 ADVICE = {
     "peak_bytes": "A rank's peak is `planned.peak_bytes`.",
     "days": "The number of steps is all tokens divided by the tokens of a step. Multiply it by a step's seconds.",
-    "dollars": "The price is for one GPU and one hour.",
+    "dollars": "The price is for one GPU and one hour, and the one of the cluster that you chose.",
     "memory": "Which state is whole at this stage, and which activations stay? Shard, recompute or offload more.",
     "deadline": "What does a step wait for? A larger micro-batch means fewer micro-batches, and fewer gathers.",
     "budget": "Days times 24, times GPUs, times the price: compute it for the cheaper cluster too.",

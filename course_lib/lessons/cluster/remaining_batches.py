@@ -10,13 +10,16 @@ from ...exercises import Case, Exercise, draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw a step in the middle of an epoch, twice one between epochs. Some examples are left over, on all ranks.
+    """Draw a step in the middle of an epoch, twice one between epochs and twice one before the last batch.
 
-    The example at index n is the number 100 + n.
+    Some examples are left over: on all ranks together in every case, on each rank only in some. The example at index n
+    is the number 100 + n.
     """
     world_size, batch_size, per_epoch = draw_world_size(rng, number), rng.randint(2, 3), rng.randint(3, 4)
-    count = world_size * (batch_size * per_epoch + 1) + (world_size - 1)
-    step = per_epoch * (0, 1, 2, 1)[number % 4] + rng.randint(1, per_epoch - 1) * (number not in (3, 4))
+    left = (1, 0)[number % 2]
+    count = world_size * (batch_size * per_epoch + left) + (world_size - 1)
+    first = (rng.randint(1, per_epoch - 1), per_epoch - 1, 1, 0, 0, per_epoch - 1)[number % 6]
+    step = per_epoch * (0, 1, 2, 1)[number % 4] + first
     what = f"{count} examples, batches of {batch_size}, stopped before step {step}"
     return Case(world_size=world_size, args=lambda rank: (range(100, 100 + count), batch_size, step), what=what)
 
@@ -97,6 +100,11 @@ exercise.edit("skips-examples", {BATCHES: "[indices[at : at + batch_size] for at
 
 exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, per_epoch + 1)"}, """
     Your last batch is smaller than the others. Next: leave out a batch that is not full.""")
+
+exercise.edit("drops-a-full-batch", {BATCHES: "[indices[at : at + batch_size] for at in range(first * batch_size, "
+    "len(indices) - batch_size, batch_size)]"}, """
+    You leave out the last batch where it is full. The last full batch begins `batch_size` examples before the end, and
+    `range` stops before its second argument. Next: leave out only a batch that is not full.""")
 
 exercise.edit("counts-all-ranks", {"len(sampler) // batch_size": "len(dataset) // batch_size", BATCHES:
     "[indices[at : at + batch_size] for at in range(first * batch_size, len(indices) - batch_size + 1, batch_size)]"},

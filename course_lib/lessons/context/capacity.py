@@ -80,8 +80,9 @@ exercise.edit("last-tokens", {"F.one_hot(choice, experts).cumsum(dim=0)":
     """)
 
 exercise.edit("across-experts", {"cumsum(dim=0)": "cumsum(dim=1)"}, """
-    Your running sum goes along the experts of one token, so every token looks like its expert's first. Next: sum from
-    token to token, down each expert's column.
+    Every token is taken, also by an expert that is full. One possible reason: a running sum along the experts of one
+    token, where every token looks like its expert's first. Next: print for each token how many tokens of its expert you
+    count. The number has to grow from one token of an expert to the next.
     """)
 
 exercise.edit("capacity-shared", {"<= capacity": "<= capacity // experts"}, """

@@ -144,8 +144,8 @@ exercise.edit("sum-of-this-rank", {SCALED: "total"}, """
     how many targets, in the whole sequence, should it be divided? The engine divides by the number of ranks as well.
     """)
 
-exercise.edit("reduced-in-place", {SCALED: "loss / (targets != 0).sum()", "total = F.cross":
-    "loss = F.cross", 'reduction="sum")\n': 'reduction="sum")\ndist.all_reduce(loss)\n'}, """
+exercise.edit("reduced-in-place", {SCALED: "loss / (targets != 0).sum()", "total = F.cross_entropy":
+    "loss = F.cross_entropy", 'reduction="sum")\n': 'reduction="sum")\ndist.all_reduce(loss)\n'}, """
     The loss is right, and the gradients are N times too small: autograd does not see the all-reduce, so each rank's
     gradient is that of its own sum, and the engine then takes the mean of them. Next: send nothing, and let the average
     over the ranks make the sum.

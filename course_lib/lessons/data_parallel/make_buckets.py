@@ -12,12 +12,19 @@ from .data import DTYPES, draw_shapes, parameters
 def draw(rng: random.Random, number: int) -> Case:
     count, dtype, seed = rng.randint(5, 9), DTYPES[number % 2], rng.getrandbits(32)
     shapes = draw_shapes(rng, count)
-    sizes = [param.nbytes for param in parameters(shapes, dtype, seed)]
+
+    def made() -> list[nn.Parameter]:
+        params = parameters(shapes, dtype, seed)
+        if number % 4 == 3:  # of two dtypes
+            params[::2] = parameters(shapes[::2], DTYPES[0], seed)
+        return params
+
+    sizes = [param.nbytes for param in made()]
     # In every third case a bucket is full to the byte, and in the first case part of a bucket remains.
     bucket_bytes = sum(sizes[-rng.randint(2, 3) :]) + (0 if number % 3 else 4)
 
     def args(rank: int) -> tuple[list[nn.Parameter], int]:
-        params = parameters(shapes, dtype, seed)
+        params = made()
         params[number % count].requires_grad_(False)  # the caller decides which parameters are in the list
         return params, bucket_bytes
 
@@ -95,8 +102,12 @@ exercise.edit("counts-elements", {"p.numel() * p.element_size()": "p.numel()"}, 
     Next: count `param.nbytes`; an element has `param.element_size()` bytes.""")
 
 exercise.edit("four-bytes-each", {"p.element_size()": "4"}, """
-    You count 4 bytes for each element. This is right for float32, and these parameters have a different dtype.
+    You count 4 bytes for each element. An element of float32 has 4, and not all of these parameters are float32.
     Next: use `param.element_size()` or `param.nbytes`.""")
+
+exercise.edit("one-dtype-for-all", {"p.element_size()": "params[0].element_size()"}, """
+    You count the bytes of each element as in the first parameter. These parameters have different dtypes.
+    Next: take each parameter's own `element_size()`, or its `nbytes`.""")
 
 exercise.edit("loses-the-last", {"if bucket:\nbuckets.append(bucket)\n": ""}, """
     The parameters that remain at the end are in no bucket. Their gradients would never be averaged, and the ranks would

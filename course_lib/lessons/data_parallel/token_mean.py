@@ -116,11 +116,12 @@ exercise.edit("nan-of-no-tokens", {SUM: "cross_entropy(scores, targets) * (targe
     You multiply the mean over this rank's tokens by their number. On a rank without tokens the mean is NaN, and NaN
     times 0 is NaN. Next: take the sum of the losses, which is 0 where there are no tokens.""")
 
-exercise.edit("leaves-without-tokens", {"dist.all": "if tokens == 0:\n    return total\ndist.all"}, """
+exercise.edit("leaves-without-tokens", {"dist.all_reduce": "if tokens == 0:\n    return total\ndist.all_reduce"}, """
     A rank without tokens returns before the all-reduce, so the other ranks wait for a call that it never makes.
     Next: let every rank call the all-reduce. A rank without tokens contributes a count of 0.""")
 
-exercise.edit("reduces-the-loss", {"dist.all": "dist.all_reduce(total)\ndist.all", SCALED: "total / tokens"}, """
+exercise.edit("reduces-the-loss", {"dist.all_reduce": "dist.all_reduce(total)\ndist.all_reduce", SCALED:
+    "total / tokens"}, """
     The value of your loss is right on every rank, but autograd does not see an all-reduce. Each rank's gradient is the
     one of its own tokens, and the engine divides their sum by the number of ranks.
     Next: all-reduce only the count, and multiply this rank's own sum by the world size.""")

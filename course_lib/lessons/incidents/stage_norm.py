@@ -16,7 +16,7 @@ from ...exercises import Case, Exercise, Solution
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    shape, width, seed = ((2, 2), (1, 2), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
+    shape, width, seed = ((2, 2), (1, 3), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
     limit = (0.1, 0.1, 100.0)[number % 3]  # of the last, no norm is above it
     what = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps, clipped to {limit}"
     return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed, limit), what=what)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist  # noqa: F401  used by an edit
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam, AdamW, Optimizer  # noqa: F401  Adam: used by an edit
@@ -15,16 +15,28 @@ from ...meter import mark
 from .data import Net, Sizes, a_step, draw_world, shards
 
 
+class NetWithConvolution(Net):
+    """The same with a weight of three dimensions."""
+
+    def __init__(self, sizes: Sizes, seed: int) -> None:
+        super().__init__(sizes, seed)
+        self.last = nn.Conv1d(sizes[0], 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = super().forward(x) + self.last(self.embed(x).t()).t()
+        return scores
+
+
 def draw(rng: random.Random, number: int) -> Case:
     (world_size, sizes), seed = draw_world(rng, number), rng.getrandbits(32)
     lr, decay = rng.uniform(0.02, 0.05), rng.uniform(0.2, 0.5)
-    what = f"{sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}, weight_decay {decay:.2f}"
+    what = f"{sizes[1]} blocks of width {sizes[0]} and a convolution, lr {lr:.3f}, weight_decay {decay:.2f}"
     return Case(world_size=world_size, args=lambda rank: (sizes, lr, decay, seed), what=what)
 
 
 def trained(solution: Solution, sizes: Sizes, lr: float, decay: float, seed: int) -> dict[str, Any]:
     """Make two steps, and return their losses and the parameters afterwards. The first one does not show the betas."""
-    model = Net(sizes, seed)
+    model = NetWithConvolution(sizes, seed)
     with torch.no_grad():
         for param in model.parameters():
             param.add_(0.1)  # biases far from zero, so that their decay is seen
@@ -99,6 +111,11 @@ exercise.edit("by-name", {
     'if "bias" in name'}, """
     Norms decay in your version, and only biases do not. A norm has a `weight` too, of one dimension, so names do not
     show which parameters are matrices. Next: select by `param.dim()`: parameters with two or more dimensions decay.""")
+
+exercise.edit("two-dimensions-only", {"param.dim() >= 2": "param.dim() == 2", "param.dim() < 2": "param.dim() != 2"},
+    """
+    Parameters of three dimensions do not decay in your version. The weight of a convolution has at least three.
+    Next: read "two or more" in the task again.""")
 
 exercise.edit("all-decay", {GROUPS: '[{"params": [*model.parameters()], "weight_decay": weight_decay}]'}, """
     All parameters decay by `weight_decay`, biases and norms too. Next: make two groups, each with its own

@@ -13,10 +13,11 @@ from ...exercises import DTYPES, Case, Exercise, dtype_name, only_calls, whole_n
 def draw(rng: random.Random, number: int) -> Case:
     world_size = 2 + number % 3  # a single rank has no neighbour
     numel, dtype, seed = rng.randint(3, 6), DTYPES[number % 3], rng.getrandbits(32)
+    shape = (2, numel) if number % 4 == 1 else (numel,)
     return Case(
         world_size=world_size,
-        args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype),),
-        what=f"{numel} elements, {dtype_name(dtype)}",
+        args=lambda rank: (whole_numbers(*shape, seed=seed, rank=rank, dtype=dtype),),
+        what=f"{' × '.join(map(str, shape))} elements, {dtype_name(dtype)}",
     )
 
 
@@ -81,6 +82,10 @@ exercise.edit("to-the-left", {"dst=right": "dst=left", "src=left": "src=right"},
 exercise.edit("returns-its-own", {"return received": "return tensor"}, """
     Every rank returns its own tensor. The task asks for the left neighbour's tensor.
     Next: receive into `received`, and return it.""")
+
+exercise.edit("flat", {"torch.empty_like(tensor)": "torch.empty(tensor.numel(), dtype=tensor.dtype)"}, """
+    You return the elements in one row, and the neighbour's tensor has rows and columns.
+    Next: receive into a tensor with the shape of `tensor`.""")
 
 exercise.edit("in-pairs", {"(rank + 1) % world_size, (rank - 1) % world_size": "2 * [rank + 1 - rank % 2 * 2]"}, """
     Your ranks swap in pairs, 0 with 1 and 2 with 3. In a ring of more than two ranks, the left and the right neighbour

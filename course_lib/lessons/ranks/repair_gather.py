@@ -7,6 +7,9 @@ import torch.distributed as dist
 
 from ...exercises import DTYPES, Case, Exercise, draw_world_size, dtype_name, whole_numbers
 
+EVERY = range(-1000, 1001)
+"""One long piece has each of these numbers, so none of them can mark padding."""
+
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
@@ -14,11 +17,15 @@ def draw(rng: random.Random, number: int) -> Case:
     dst = world_size - 1 if number < 2 else rng.randrange(world_size)
     if number == 2:
         numels[(dst + 1) % world_size] = 0  # a rank that has nothing
+    if number % 5 == 4:
+        numels[0] = len(EVERY)
     dtype, seed = DTYPES[number % 3], rng.getrandbits(32)
 
     def args(rank: int) -> tuple[torch.Tensor, int]:
+        if numels[rank] == len(EVERY):
+            return torch.tensor(EVERY, dtype=dtype), dst
         piece = whole_numbers(numels[rank], seed=seed, rank=rank, dtype=dtype)
-        piece[-1:] = 0  # data may be 0, as padding is
+        piece[-2:] = torch.tensor([-1, 0][: len(piece)])  # data may be what padding is
         return piece, dst
 
     sizes = ", ".join(map(str, numels))
@@ -96,6 +103,11 @@ exercise.edit("padding-in-front", {"[piece, piece.new_zeros(longest - piece.nume
 exercise.edit("drops-zeros", {JOINED: "[piece[piece != 0] for piece in pieces]"}, """
     You remove every 0 as padding, and some zeros are data. Next: gather the sizes, and cut by size and not by value.
     """)
+
+exercise.edit("cuts-at-a-marker", {"piece.new_zeros(longest - piece.numel())": "piece.new_full((longest - "
+    "piece.numel(),), -1)", JOINED: "[piece[piece != -1] for piece in pieces]"}, """
+    You remove every -1 as padding, and some elements are -1. Any number can be data. Next: gather the sizes, and cut by
+    size and not by value.""")
 
 exercise.edit("each-its-own-root", {"if rank == dst else None": "", "dst=dst": "dst=rank"}, """
     Every rank still passes its own rank as the destination, so the ranks disagree about the root.

@@ -7,13 +7,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...exercises import Case, Exercise, Solution, draw_world_size, normal
+from ...exercises import Case, Exercise, Solution, draw_world_size, lets_go, normal
+from ...meter import mark
 from .data import linear
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = draw_world_size(rng, number), rng.getrandbits(32)
-    ins, outs = rng.randint(2, 4), world_size * rng.randint(2, 3)
+    ins, outs = rng.randint(2, 4) + 10 * (number % 4 == 2), world_size * rng.randint(2, 3)
     return Case(
         world_size=world_size,
         args=lambda rank: (normal(outs, ins, seed=seed), normal(outs, seed=seed + 1), normal(2, ins, seed=seed + 2)),
@@ -21,10 +22,14 @@ def draw(rng: random.Random, number: int) -> Case:
     )
 
 
+CUT = "after the cut"
+
+
 def shard_and_memory(solution: Solution, weight: Tensor, bias: Tensor, x: Tensor) -> Any:
     """Return this rank's layer, its output and gradients, and whether its parameters keep the memory of the whole."""
     torch.manual_seed(0)
     shard = solution(linear(weight, bias))
+    mark(CUT)
     if not isinstance(shard, nn.Linear):
         return shard
     output = shard(x)
@@ -43,7 +48,7 @@ def shard_and_memory(solution: Solution, weight: Tensor, bias: Tensor, x: Tensor
 
 
 exercise = Exercise("tensor.column_linear", title="Cut the output features", draw=draw, trial=shard_and_memory,
-    case_count=4, task="""
+    case_count=4, measured=True, rules=[lets_go(CUT)], task="""
     Every rank has the same whole linear layer, with a bias. Return a linear layer with this rank's part of the output
     features: the first part on rank 0, the next on rank 1, and so on. The parts have equal sizes. The returned layer
     trains, does not keep the memory of the whole layer, and has its own `in_features` and `out_features`.

@@ -29,6 +29,8 @@ class Twice(nn.Module):
         ends = [*widths[1:], widths[0]]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, ends, strict=True))
         self.on_layer = on_layer
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias)  # a parameter is not known by its values
         for number in frozen:
             self.layers[number].bias.requires_grad_(False)
 
@@ -44,13 +46,16 @@ class Twice(nn.Module):
 def draw(rng: random.Random, number: int) -> Case:
     layers = 2 if number == 0 else rng.randint(2, 4)
     widths, seed = rng.sample(range(2, 8), layers), rng.getrandbits(32)
+    if number % 3 == 2:
+        widths = widths[:1] * layers  # nor is it known by its shape
     frozen = rng.sample(range(layers), 1 if number % 2 else 0)
 
     def args(rank: int) -> tuple[list[int], list[int], list[Tensor]]:
         torch.manual_seed(seed)
         return widths, frozen, [torch.randn(3, widths[0]) for _ in range(3)]
 
-    what = f"{layers} layers, each used twice{', one frozen bias' * bool(frozen)}, 3 backward passes"
+    one_width, frozen_bias = " of one width" * (number % 3 == 2), ", one frozen bias" * bool(frozen)
+    what = f"{layers} layers{one_width}, each used twice{frozen_bias}, 3 backward passes"
     return Case(world_size=0, args=args, what=what)
 
 
