@@ -147,7 +147,7 @@ def lets_go(at: str, *, slack: int = 64) -> Rule:
             observed=f"{trial.who([rank])} holds more {at} than it needs.{holders}",
             action="Look for what still refers to a tensor that is not needed: a variable, a gradient, an attribute, a "
             "view, a function that closes over it. Memory is freed with the last of them.",
-            table=byte_rows(yours, expected, over),
+            table=byte_rows(yours, {rank: nbytes + slack for rank, nbytes in expected.items()}, over),
         )
 
     return rule

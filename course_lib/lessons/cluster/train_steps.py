@@ -130,6 +130,21 @@ exercise.edit("data-begins-again", {f"for step in range(begin, end):\n{BATCH}":
     After the restart your program takes the first batches of the first epoch again. The batches that would have come
     next are never seen. Next: count steps from the start of training, not from the start of the program.""")
 
+FROM_EPOCH_0 = (
+    "indices = list(DistributedSampler(data, drop_last=True))\nfirst = 2 * (step % (len(indices) // 2))\n"
+    "x, y = default_collate([data[index] for index in indices[first : first + 2]])"
+)
+
+exercise.edit("never-sets-the-epoch", {BATCH: FROM_EPOCH_0}, """
+    Your sampler never learns in which epoch it is, so every epoch has the order of the first.
+    Next: call the sampler's `set_epoch` with the epoch of the step, or take the batch from your `remaining_batches`.
+    """)
+
+exercise.edit("begins-again-in-epoch-0", {BATCH: FROM_EPOCH_0.replace("step %", "(step - begin) %")}, """
+    After the restart your program takes the first batches of the first epoch again. And its sampler never learns in
+    which epoch it is, so every epoch has the same order. Next: let the epoch, and the place in it, follow from the
+    number of the step.""")
+
 exercise.edit("one-batch", {"(data, 2, step)": "(data, 2, begin)"}, """
     Every step of a call takes the same batch. Next: let the batch follow from the number of the step.""")
 

@@ -7,19 +7,37 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...exercises import Case, Exercise, Finding, Row, Trial, draw_world_size, normal, sends_no_more
+from ...exercises import Case, Exercise, Finding, Row, Trial, draw_world_size, lets_go, normal, sends_no_more
+from ...meter import mark
 from ...world import Call
 from .data import attend
 from .merge import merge
 
+LAST = "when it computes with the last block"
+MANY_RANKS = 8
+TOKENS = 16
+ROOM = 11 * (2 * TOKENS * 4) // 2
+"""Bytes of five and a half blocks in the case with many ranks. Who keeps all blocks, or all results, takes six more
+than the reference: with vectors of size 1, a result is as large as a block."""
+
 
 def draw(rng: random.Random, number: int) -> Case:
+    """Draw few ranks; but many in draw 4, where it shows who keeps every block."""
     world_size, tokens, size = draw_world_size(rng, number), rng.randint(2, 4), rng.randint(2, 4)
+    if number == 4:
+        world_size, tokens, size = MANY_RANKS, TOKENS, 1
     seed = rng.getrandbits(31)
 
     def args(rank: int) -> tuple[Tensor, Tensor, Callable[..., tuple[Tensor, Tensor]]]:
         query, key, value = normal(3, tokens, size, seed=seed + rank)
-        return query, torch.stack([key, value]), attend
+        blocks_left = iter(range(world_size - 1))
+
+        def attend_and_mark(query: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
+            if next(blocks_left, None) is None:
+                mark(LAST)
+            return attend(query, block)
+
+        return query, torch.stack([key, value]), attend_and_mark
 
     return Case(world_size=world_size, args=args, what=f"{tokens} tokens a rank")
 
@@ -80,15 +98,17 @@ def _listed(counts: Sequence[int]) -> str:
     return ", ".join(map(str, counts))
 
 
-exercise = Exercise("context.ring_attention", title="Keys and values on a ring", draw=draw, case_count=4,
-    tolerance=1e-5, asynchronous=True, inputs_matter=False,
+exercise = Exercise("context.ring_attention", title="Keys and values on a ring", draw=draw, case_count=5,
+    tolerance=1e-5, asynchronous=True, measured=True, inputs_matter=False,
     rules=[
         travels_while_it_computes, waits_after_computing, to_one_neighbour, sends_no_more("N − 1 sends of a block"),
+        lets_go(LAST, slack=ROOM),
     ], task="""
     Each rank has the queries of its tokens, and a block: the keys and values of the same tokens. Return the attention
     of this rank's queries to the keys of all ranks. Pass the blocks around the ring, world size − 1 times.
     `attend(query, block)` returns the attention to one block, and its total; put the results together with your
-    `merge`. A block is on its way to a neighbour while this rank computes with it.
+    `merge`. A block is on its way to a neighbour while this rank computes with it. From one round to the next, keep
+    only the block that came and the merged result: the check measures the memory on 8 ranks.
     """, hints="""
     Which two things can happen at the same time with the same block? Which of the two has to be started first?
 
@@ -124,6 +144,7 @@ def ring_attention(query: Tensor, block: Tensor, attend: Callable[..., tuple[Ten
     query: [tokens, size].
     block: [2, tokens, size], the keys and the values of this rank's tokens.
     attend: called with `query` and a block, returns the attention to its keys, and its total [tokens, 1].
+    Between two rounds, a rank keeps only the block that came and the merged result.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     output, total = torch.zeros_like(query), torch.full_like(query[:, :1], -torch.inf)
@@ -219,6 +240,19 @@ exercise.edit("no-wait", {"sent.wait()\nreceived.wait()\n": ""}, """
     You use the arriving block without waiting for it. Next: call `wait()` on both handles before the next round.
     """)
 
+KEEPS = """
+    The result is right. But what a rank keeps grows with every round, its blocks or its results, so memory grows with
+    the number of ranks. Next: merge each result in its round, and let go of a block when you have computed with it and
+    passed it on.
+    """
+
+exercise.edit("keeps-every-block", {"output, total = torch.zeros_like": "blocks = [block]\noutput, total = "
+    "torch.zeros_like", "block = arriving\n": "block = arriving\nblocks.append(block)\n"}, KEEPS)
+
+exercise.edit("keeps-every-result", {COMPUTES: "results.append(attend(query, block))\n",
+    "output, total = torch.zeros_like": "results = []\noutput, total = torch.zeros_like",
+    "return output": "for seen in results:\n    output, total = merge(output, total, *seen)\nreturn output"}, KEEPS)
+
 exercise.edit("starts-at-zero", {"torch.full_like(query[:, :1], -torch.inf)": "torch.zeros_like(query[:, :1])"}, """
     The total starts at 0, as if one key with the score 0 had been seen, and its value were zero. Next: start at −∞, the
     logarithm of an empty sum.
@@ -247,3 +281,12 @@ def at_both_ends(query: Tensor, block: Tensor, attend: Callable[..., tuple[Tenso
 
 exercise.variant_edit("receives-first", {"sent = dist.isend(block, (rank + 1) % world_size)\n": "",
     "(rank - 1) % world_size)": "(rank - 1) % world_size)\nsent = dist.isend(block, (rank + 1) % world_size)"})
+
+exercise.variant_edit("waits-for-sends-at-the-end", {"output, total = torch.zeros_like": "sends = []\noutput, total = "
+    "torch.zeros_like", "sent = dist.isend(block, (rank + 1) % world_size)": "sends.append(dist.isend(block, "
+    "(rank + 1) % world_size))", "sent.wait()\n": "", "return output":
+    "for work in sends:\n    work.wait()\nreturn output"})
+
+exercise.variant_edit("two-buffers", {"output, total = torch.zeros_like": "buffers = [torch.empty_like(block), "
+    "torch.empty_like(block)]\noutput, total = torch.zeros_like", "torch.empty_like(block)\nsent":
+    "buffers[step % 2]\nsent"})

@@ -11,14 +11,25 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from ...exercises import Case, Exercise, Finding, Row, Solution, Trial, draw_world_size, normal
+from ...exercises import Case, Exercise, Finding, Row, Solution, Trial, draw_world_size, lets_go, normal
+from ...meter import mark
 from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 from .one_forward_one_backward import one_forward_one_backward
 
+LAST = "when its last forward begins"
+MANY = 24
+ROOM = 51 * 4 * 2 * 4
+"""Bytes of 51 activations in the case with many micro-batches. Ranks 1 and 2 of 4 have then gone back through at least
+21. Who keeps an input, an output and a gradient of each takes about 60 more than the reference. Who keeps what was sent
+takes 44 at most, and may do so: a send must not lose its tensor."""
+
 
 def draw(rng: random.Random, number: int) -> Case:
+    """Draw few micro-batches; but many in draw 4, where it shows who keeps all of them."""
     world_size, width, seed = draw_world_size(rng, number), rng.randint(2, 4), rng.getrandbits(31)
     count = (3, 4, 5)[number % 3]
+    if number == 4:
+        world_size, width, count = 4, 4, MANY
 
     def args(rank: int) -> Any:
         xs, targets = normal(2, count, 2, width, seed=seed)
@@ -30,7 +41,15 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def trained(solution: Solution, width: int, seed: int, *args: Any) -> Any:
     part = a_part(width, seed)
+    forwards = iter(range(len(args[1]) - 1))
+
+    def before_forward(*_: Any) -> None:
+        if next(forwards, None) is None and dist.get_rank() < dist.get_world_size() - 1:
+            mark(LAST)  # not on the last rank, whose losses may keep their graphs
+
+    hook = part.register_forward_pre_hook(before_forward)
     loss = solution(part, *args)
+    hook.remove()
     return {"loss": loss, "gradients": gradients(part)}
 
 
@@ -52,10 +71,12 @@ def _peers(calls: Any) -> str:
 
 
 exercise = Exercise("pipeline.run_schedule", title="Run the schedule", draw=draw, trial=trained,
-    asynchronous=True, inputs_matter=False, rules=[in_the_order_of_the_schedule], task="""
+    asynchronous=True, measured=True, inputs_matter=False,
+    rules=[in_the_order_of_the_schedule, lets_go(LAST, slack=ROOM)], task="""
     Take all micro-batches through the pipeline, in the order of this rank's `schedule`. Each parameter then has the
     gradient of the mean of the micro-batches' losses. The last rank returns this mean, the others None. Ranks send to
-    each other at the same time, so send with `dist.isend`, and wait for all sends at the end.
+    each other at the same time, so send with `dist.isend`, and wait for all sends at the end. After the backward of a
+    micro-batch, let go of its input and its output: the check measures the memory with 24 micro-batches.
     """, hints="""
     Your `one_batch` does a forward and a backward at once. Here other actions come between them. What must a rank
     remember of a micro-batch from its forward to its backward?
@@ -89,6 +110,7 @@ def run_schedule(
 
     `xs[n]` [batch, width] is the input of micro-batch n on rank 0, and `targets[n]` its target for
     `F.mse_loss` on the last rank. Every part maps [batch, width] to the same shape.
+    After the backward of a micro-batch, nothing keeps its input and its output.
     """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     arrived, computed, sends, losses = {}, {}, [], []
@@ -176,7 +198,20 @@ exercise.edit("own-order", {"in schedule": "in sorted(schedule, key=lambda actio
     but all activations are kept at once. Next: follow `schedule`.
     """)
 
+exercise.edit("keeps-every-micro-batch", {"arrived.pop(n), computed.pop(n)": "arrived[n], computed[n]"}, """
+    The results are right. But you keep the input and the output of each micro-batch after its backward, so memory grows
+    with the number of micro-batches, whatever the schedule. Next: remove both from where you keep them when their
+    backward comes.
+    """)
+
 exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, STARTS_FROM_ONES)
+
+exercise.variant_edit("keeps-what-it-sends", {
+    "sends.append(dist.isend(y.detach(), dst=rank + 1))": "sends.append((dist.isend(y.detach(), dst=rank + 1), y.data)"
+    ")",
+    "sends.append(dist.isend(x.grad, dst=rank - 1))": "sends.append((dist.isend(x.grad, dst=rank - 1), x.grad))",
+    "for work in sends:": "for work, _ in sends:", "losses.append(y.detach())": "losses.append(y)",
+    "return sum(losses)": "return sum(losses).detach()"})
 
 exercise.variant_edit("scales-the-gradient", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
     "grad = None": "grad = torch.tensor(1 / len(xs)) if rank == last else None",

@@ -6,26 +6,34 @@ their elements; views and shapes do not matter. Strided tensors with gaps are le
 """
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...meter import Span, overlap, spans, tensors_in
+from ...meter import Span, overlap, spans, storage_of, tensors_in
 from ..learner_code import learner_line
 from .call import Progress
 from .local_call import LocalCall
 
 
+class Lent(NamedTuple):
+    """The spans of one tensor, and a weak reference to its storage: once the backend is done, the learner may free it.
+    A new storage may then get the same spans."""
+
+    storage: weakref.ref[UntypedStorage]
+    spans: list[Span]
+
+
 class Loan(NamedTuple):
-    """The tensors of one open call: their spans, and the tensors, so that no other tensor gets their memory."""
+    """The tensors of one open call."""
 
     progress: Progress
-    received: list[Span]
-    sent: list[Span]
-    tensors: list[Tensor]
+    received: list[Lent]
+    sent: list[Lent]
 
 
 class InFlight(TorchDispatchMode):
@@ -48,7 +56,7 @@ class InFlight(TorchDispatchMode):
 
     def lend(self, local: LocalCall, operator: Any, arguments: dict[str, Any]) -> None:
         sent, received = _read_and_written(operator, arguments, local)
-        self._open[local] = Loan(local.progress, received, sent, list(tensors_in(arguments)))
+        self._open[local] = Loan(local.progress, _lent(received), _lent(sent))
 
     def give_back(self, local: LocalCall) -> None:
         self._open.pop(local, None)
@@ -56,10 +64,11 @@ class InFlight(TorchDispatchMode):
     def used(self, operator: Any, arguments: dict[str, Any], local: LocalCall | None = None) -> None:
         """Note the learner's line in each open call whose tensors `operator` uses. `local` is the call of
         an operator of c10d."""
-        read, written = _read_and_written(operator, arguments, local)
+        read, written = (list(spans(tensors)) for tensors in _read_and_written(operator, arguments, local))
         for loan in self._open.values():
             progress = loan.progress
-            if progress.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):
+            received, sent = _not_freed(loan.received), _not_freed(loan.sent)
+            if progress.used_at is None and (overlap(read + written, received) or overlap(written, sent)):
                 progress.used_at = learner_line()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,11 +82,11 @@ class InFlight(TorchDispatchMode):
 
 def _read_and_written(
     operator: Any, arguments: dict[str, Any], local: LocalCall | None
-) -> tuple[list[Span], list[Span]]:
-    """Return the spans that `operator` reads, and those that it writes. A c10d operator's schema does not say it: its
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors that `operator` reads, and those that it writes. A c10d operator's schema does not say it: its
     first argument receives, except for a send and on the root of a broadcast."""
-    read: list[Span] = []
-    written: list[Span] = []
+    read: list[Tensor] = []
+    written: list[Tensor] = []
     receives = local is None or not (
         local.call.op == "send" or (local.call.op == "broadcast" and local.call.root == local.call.rank)
     )
@@ -86,8 +95,17 @@ def _read_and_written(
             writes = place == 0 and receives
         else:
             writes = argument.alias_info is not None and argument.alias_info.is_write
-        (written if writes else read).extend(spans(tensors_in([arguments.get(argument.name)])))
+        (written if writes else read).extend(tensors_in([arguments.get(argument.name)]))
     return read, written
+
+
+def _lent(tensors: Iterable[Tensor]) -> list[Lent]:
+    storages = [(storage_of(tensor), tensor) for tensor in tensors]
+    return [Lent(weakref.ref(storage), list(spans([tensor]))) for storage, tensor in storages if storage is not None]
+
+
+def _not_freed(lent: Iterable[Lent]) -> list[Span]:
+    return [span for one in lent if one.storage() is not None for span in one.spans]
 
 
 def _leaves_elements_alone(operator: Any) -> bool:
