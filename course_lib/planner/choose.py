@@ -6,7 +6,7 @@ from itertools import product, takewhile
 from math import prod
 from typing import Any
 
-from .explain import duration, holder, how, shortage, size, tightest, verdict
+from .explain import duration, holder, how, sent, shortage, size, tightest, verdict
 from .plan import Plan, plan
 from .timing.cost import crossing
 from .timing.hardware import Hardware
@@ -230,8 +230,8 @@ def _leaving(plan: Plan, machine: Hardware) -> float:
 def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:
     """Return where `candidate` loses time compared with the best, whose timeline is `fastest`."""
     if mine.seconds > fastest.seconds * (1 + _EQUAL):
-        sent, least = size(candidate.sent_bytes), size(best.sent_bytes)
-        return f"{_slower(mine, fastest)}. A rank sends {sent}, the best's {least}."
+        moved = f" A rank sends {sent(candidate)}, the best's {sent(best)}."
+        return f"{_slower(mine, fastest)}.{moved if candidate.sent_bytes or best.sent_bytes else ''}"
     more = candidate.peak_bytes - best.peak_bytes
     held = f"{size(abs(more))} {'more' if more > 0 else 'less'}" if more else "as much"
     return f"as fast as the best, within 5 %; at its peak it holds {held}."

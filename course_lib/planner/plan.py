@@ -146,7 +146,10 @@ class Plan:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that one rank sends in a step, as rings send them; rounded down once, as the meter does."""
+        """Bytes that one rank sends in a step, as rings send them; rounded down once, as the meter does.
+
+        Without activations, if only a number or shapes are known: see `explain.lacks_exchange`.
+        """
         return floor(sum((call.sent for call in self.collectives), Fraction()))
 
     def timeline(self, hardware: str | Hardware) -> Timeline:
