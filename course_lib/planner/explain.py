@@ -298,7 +298,7 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
 
 
 def _of_host(plan: Plan, hardware: Hardware) -> int:
-    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)  # the ranks of a node share it
+    return hardware.host_bytes // hardware.sharing(plan.settings.world_size)
 
 
 def traffic(plan: Plan) -> Iterator[str]:
