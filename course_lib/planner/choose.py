@@ -92,7 +92,7 @@ def choose(
     waits for; context parallelism of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each
     micro-batch; a cut together with offload or hybrid sharding. A pipeline is interleaved in up to 8 parts, of equally
     many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its stages, as
-    Megatron-LM asks.
+    Megatron-LM asks. A single rank's stages are alike without offload: only 0 is tried.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -143,6 +143,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         ValueError: no combination is valid.
     """
     ranks = machine.shard_group(fixed["world_size"]).ranks
+    alone = ranks == 1 and fixed.get("engine", "paper") == "paper"  # other engines' stages differ there, too
     what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
     if "params" in what:  # nothing says where to cut, or what activations there are
         fixed = dict.fromkeys(CUTS, 1) | {"checkpointing": "none"} | fixed
@@ -165,7 +166,8 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
     for cut, *values in product(cuts(machine, fixed), *(varied[name] for name in open_names)):
         chosen, ways = dict(zip(open_names, values, strict=True)), prod(cut.values())
         pipelined = cut["pipeline_parallel"] > 1 and chosen.get("stage", 0) > 1
-        if pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
+        as_stage_0 = alone and chosen.get("stage") and not (fixed | chosen).get("offload")
+        if as_stage_0 or pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
             continue
         stages, chunks = cut["pipeline_parallel"], chosen.get("model_chunks", 1)
         if chunks > 1 and not (known and stages > 1 and known.layers % (stages * chunks) in (0, stages * chunks - 2)):
