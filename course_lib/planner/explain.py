@@ -50,9 +50,9 @@ def _scaled(value: float, units: dict[str, float]) -> str:
     return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
 
 
-def count(number: float, what: str) -> str:
-    """Return a number of things: `1 GPU`, `1024 GPUs`."""
-    return f"{number} {what}{'s' * (number != 1)}"
+def count(number: float | str, what: str) -> str:
+    """Return a number of things, perhaps formatted already: `1 GPU`, `1,024 GPUs`."""
+    return f"{number} {what}{'s' * (str(number) != '1')}"
 
 
 def how(settings: Settings) -> str:

@@ -257,7 +257,7 @@ def of_params(params: Any) -> Model:
         ) from None
     if not (count := sum(map(numel, units))):
         raise PlanError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
-    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
+    return Model(name=f"a model of {len(units)} unit{'s' * (len(units) > 1)}", params=count, units=tuple(units))
 
 
 def _shape(sizes: Any) -> Shape:
