@@ -14,7 +14,7 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan, Settings
-from ..planner.explain import assumed, band, notes, verdict
+from ..planner.explain import assumed, band, notes, sent, verdict
 from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
 from ..planner.training.checks import PlanError
 
@@ -155,7 +155,7 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
         chosen = dict(zip(twice, values, strict=True))
         try:
             one = planner.plan(**what, **settings | chosen)
-            held = planner.size(one.peak_bytes), planner.size(one.sent_bytes)
+            held = planner.size(one.peak_bytes), sent(one)
             rows.append((" ".join(flags(chosen)), *held, *planner.costs(one, machine)))
             shown.append((one, machine))
             for note in notes(one):

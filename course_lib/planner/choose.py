@@ -6,7 +6,7 @@ from itertools import product, takewhile
 from math import prod
 from typing import Any
 
-from .explain import duration, holder, how, shortage, size, tightest, verdict
+from .explain import duration, holder, how, sent, shortage, size, tightest, verdict
 from .plan import Plan, plan
 from .timing.cost import crossing
 from .timing.hardware import Hardware
@@ -92,7 +92,7 @@ def choose(
     waits for; context parallelism of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each
     micro-batch; a cut together with offload or hybrid sharding. A pipeline is interleaved in up to 8 parts, of equally
     many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its stages, as
-    Megatron-LM asks.
+    Megatron-LM asks. A single rank's stages are alike without offload: only 0 is tried.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -143,6 +143,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         ValueError: no combination is valid.
     """
     ranks = machine.shard_group(fixed["world_size"]).ranks
+    alone = ranks == 1 and fixed.get("engine", "paper") == "paper"  # other engines' stages differ there, too
     what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
     if "params" in what:  # nothing says where to cut, or what activations there are
         fixed = dict.fromkeys(CUTS, 1) | {"checkpointing": "none"} | fixed
@@ -165,7 +166,8 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
     for cut, *values in product(cuts(machine, fixed), *(varied[name] for name in open_names)):
         chosen, ways = dict(zip(open_names, values, strict=True)), prod(cut.values())
         pipelined = cut["pipeline_parallel"] > 1 and chosen.get("stage", 0) > 1
-        if pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
+        as_stage_0 = alone and chosen.get("stage") and not (fixed | chosen).get("offload")
+        if as_stage_0 or pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
             continue
         stages, chunks = cut["pipeline_parallel"], chosen.get("model_chunks", 1)
         if chunks > 1 and not (known and stages > 1 and known.layers % (stages * chunks) in (0, stages * chunks - 2)):
@@ -230,8 +232,8 @@ def _leaving(plan: Plan, machine: Hardware) -> float:
 def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:
     """Return where `candidate` loses time compared with the best, whose timeline is `fastest`."""
     if mine.seconds > fastest.seconds * (1 + _EQUAL):
-        sent, least = size(candidate.sent_bytes), size(best.sent_bytes)
-        return f"{_slower(mine, fastest)}. A rank sends {sent}, the best's {least}."
+        moved = f" A rank sends {sent(candidate)}, the best's {sent(best)}."
+        return f"{_slower(mine, fastest)}.{moved if candidate.sent_bytes or best.sent_bytes else ''}"
     more = candidate.peak_bytes - best.peak_bytes
     held = f"{size(abs(more))} {'more' if more > 0 else 'less'}" if more else "as much"
     return f"as fast as the best, within 5 %; at its peak it holds {held}."

@@ -50,9 +50,9 @@ def _scaled(value: float, units: dict[str, float]) -> str:
     return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
 
 
-def count(number: float, what: str) -> str:
-    """Return a number of things: `1 GPU`, `1024 GPUs`."""
-    return f"{number} {what}{'s' * (number != 1)}"
+def count(number: float | str, what: str) -> str:
+    """Return a number of things, perhaps formatted already: `1 GPU`, `1,024 GPUs`."""
+    return f"{number} {what}{'s' * (str(number) != '1')}"
 
 
 def how(settings: Settings) -> str:
@@ -119,6 +119,21 @@ def notes(plan: Plan) -> Iterator[str]:
         what, left = ("shapes are", "") if plan.model.units else ("number of parameters is", "buffers, ")
         yield (f"Only the {what} known. The plan leaves out {left}activations, and the time of attention scores and "
                "element-wise work. In it, all parameters compute each token, as without experts.")  # fmt: skip
+    if lacks_exchange(plan):
+        yield ("The plan also leaves out the activations that ranks exchange: they send more, and a step takes longer. "
+               "Give a model to count these.")  # fmt: skip
+
+
+def lacks_exchange(plan: Plan) -> bool:
+    """Return whether ranks exchange activations that are not planned, because nothing is known of the layers."""
+    settings = plan.settings
+    ways = settings.tensor_parallel * settings.pipeline_parallel * settings.context_parallel
+    return plan.model.transformer is None and ways > 1
+
+
+def sent(plan: Plan) -> str:
+    """Return the bytes that one rank sends in a step, as text: the least, if `lacks_exchange`."""
+    return f"{'at least ' * lacks_exchange(plan)}{size(plan.sent_bytes)}"
 
 
 def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
@@ -133,7 +148,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     yield aligned([(f"held by {holder(plan)}", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
     host = f" It holds {size(plan.host_bytes)} on the host." if plan.host_bytes else ""
     kept = f"With the gaps that torch leaves, it takes {size(plan.reserved_bytes)} on the device."
-    yield f"{kept}{host}{fuller(plan)} {sender(plan).capitalize()} sends {size(plan.sent_bytes)} in a step."
+    yield f"{kept}{host}{fuller(plan)} {sender(plan).capitalize()} sends {sent(plan)} in a step."
     rows: list[tuple[str, ...]] = [("on", *COSTS)]
     shown: list[tuple[Plan, Hardware]] = []
     for name, machine in [(one.name, one) for one in machines] or HARDWARE.items():
@@ -283,12 +298,12 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
 
 
 def _of_host(plan: Plan, hardware: Hardware) -> int:
-    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)  # the ranks of a node share it
+    return hardware.host_bytes // hardware.sharing(plan.settings.world_size)
 
 
 def traffic(plan: Plan) -> Iterator[str]:
     """Yield lines on what the rank sends, collective by collective."""
-    yield f"\nSent by {sender(plan)} in a step: {size(plan.sent_bytes)}"
+    yield f"\nSent by {sender(plan)} in a step: {sent(plan)}"
     for call in plan.collectives:
         when = call.when if call.when.startswith("after") else f"in {call.when}"
         yield f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} {when}, among {call.ranks} ranks"

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from html import escape
 from math import floor
+from numbers import Real
 from typing import Any
 
 from . import explain
@@ -146,7 +147,10 @@ class Plan:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that one rank sends in a step, as rings send them; rounded down once, as the meter does."""
+        """Bytes that one rank sends in a step, as rings send them; rounded down once, as the meter does.
+
+        Without activations, if only a number or shapes are known: see `explain.lacks_exchange`.
+        """
         return floor(sum((call.sent for call in self.collectives), Fraction()))
 
     def timeline(self, hardware: str | Hardware) -> Timeline:
@@ -211,7 +215,7 @@ def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None
         described = MODELS[described]
     if isinstance(described, Transformer):
         described = of_transformer(described)
-    if isinstance(count := given.get("trainable"), int | float) and count > 1:
+    if isinstance(count := given.get("trainable"), Real) and float(count) > 1:
         given["trainable"] = whole("trainable", count, most=described.params) / described.params
     for name in given:
         known("setting", name, (field.name for field in fields(Settings)))

@@ -7,7 +7,7 @@ from math import ceil, inf, lcm, log2
 from typing import Any
 
 from .choose import CHECKPOINTING, cuts
-from .explain import how, shortage, size
+from .explain import count, how, shortage, size
 from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
@@ -80,7 +80,8 @@ class Budget:
 
     def __repr__(self) -> str:
         settings, days = self.plan.settings, self.seconds / 86400
-        how_long = f"With sequences of {settings.sequence} tokens: {self.gpu_hours:,.0f} GPU-hours, {days:.3g} days"
+        spent = f"{count(f'{self.gpu_hours:,.0f}', 'GPU-hour')}, {count(f'{days:.3g}', 'day')}"
+        how_long = f"With sequences of {count(settings.sequence, 'token')}: {spent}"
         return f"{how_long}, {how(settings)}, at most {size(self.plan.peak_bytes)}"
 
 
@@ -129,8 +130,8 @@ def cheapest(
     elif found:
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
-        f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow "
-        f"{more} or a smaller batch."
+        f"{tokens:.3g} tokens in {count(f'{days:g}', 'day')} on at most {count(most_ranks, 'rank')} of {machine.name}: "
+        f"{reached}. Allow {more} or a smaller batch."
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..planner import Plan, how, size
+from ..planner.explain import sent
 from .canvas import Canvas
 from .charts.curves import draw_curves
 from .comparison import draw_bars
@@ -98,7 +99,7 @@ def _rounded(difference: float) -> str:
 def _planned(plan: Plan) -> str:
     return (
         f"{plan.model.name}, {how(plan.settings)}: {size(plan.peak_bytes)} at most on a rank, "
-        f"{size(plan.sent_bytes)} sent in a step"
+        f"{sent(plan)} sent in a step"
     )
 
 

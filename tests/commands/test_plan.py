@@ -176,6 +176,13 @@ def test_a_comparison_says_what_is_left_out_and_for_which_rows(course) -> None: 
     assert "--reshard no changes nothing" in course("llama-7b --stage 2 --reshard no")
 
 
+def test_a_comparison_of_a_number_says_what_ranks_send_at_least(course) -> None:  # type: ignore[no-untyped-def]
+    text = course("7b --gpus 8 --tp 8 --tp 2")
+
+    assert re.search(r"^--tp 8 +14 GB +at least 0 bytes ", text, re.MULTILINE)
+    assert "\nThe plan also leaves out the activations that ranks exchange: they send more, " in text
+
+
 def test_what_does_not_go_together_is_left_out_and_said(course) -> None:  # type: ignore[no-untyped-def]
     text = course("llama3-8b --stage 0 --stage 3 --offload none --offload optimizer")
 

@@ -165,6 +165,23 @@ def test_shapes_and_numbers_are_not_cut() -> None:
     assert {c.plan.settings.data_parallel for c in ranked} == {8}
 
 
+def test_a_single_rank_tries_stages_only_with_offload() -> None:
+    """Without a second rank nothing is sharded, and nothing is sent."""
+    ranked = choose("llama-13b", "rtx-5090", world_size=1, sequence=1024, lora_rank=8).ranked
+    settings = [candidate.plan.settings for candidate in ranked]
+
+    assert {(s.stage, s.offload) for s in settings} == {
+        (0, ()), *((stage, ("optimizer",)) for stage in (1, 2, 3)), (3, ("optimizer", "parameters"))
+    }  # fmt: skip
+    assert not any("A rank sends" in candidate.reason for candidate in ranked)
+    for given in ({"stage": 3}, {"stage": 1, "offload": ()}):
+        assert {c.plan.settings.stage for c in choose("gpt2", "h100", world_size=1, **given).ranked} == {given["stage"]}
+    offloaded = choose("gpt2", "h100", world_size=1, offload=("optimizer",)).ranked
+    assert {candidate.plan.settings.stage for candidate in offloaded} == {1, 2, 3}
+    torchs = choose("gpt2", "h100", world_size=1, engine="torch", offload=()).ranked  # no fp32 masters below stage 3
+    assert {candidate.plan.settings.stage for candidate in torchs} == {3}
+
+
 def test_the_winner_says_that_memory_decides() -> None:
     """With the optimizer on the host, stage 2 is as fast as stage 3, and has no room."""
     given = {"tensor_parallel": 1, "pipeline_parallel": 1, "checkpointing": "none", "offload": ("optimizer",)}

@@ -5,6 +5,7 @@ The plan is then an upper bound, at most 15 % above for transformers and 45 % fo
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -50,6 +51,27 @@ KNOWN = MODELS | {"untied": Known(Untied, of_ids)}
 TRANSFORMERS = ("encoder", "gpt", "untied")
 
 
+class Adapted(nn.Module):
+    """A frozen matrix, with two thin ones next to it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.down = base, nn.Linear(base.in_features, 4, bias=False)
+        self.up = nn.Linear(4, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+def adapted() -> nn.Module:
+    model = GPT().requires_grad_(False)
+    for layer in model.layers:
+        for name, module in [*layer.named_children()]:
+            if isinstance(module, nn.Linear):
+                setattr(layer, name, Adapted(module))
+    return model
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """How a model is sharded and trained."""
@@ -73,7 +95,7 @@ def train(known: Known, how: Trained) -> None:
     for module in (*layers, model):
         shard(module, mesh=mesh, **how.sharding)
     gather_ahead([*layers, model], how.prefetch)
-    optimizer = how.optimizer(model.parameters(), **how.options)
+    optimizer = how.optimizer([param for param in model.parameters() if param.requires_grad], **how.options)
     mark("sharded")
     for _ in range(2):
         for earlier in reversed(range(how.micro_batches)):
@@ -187,3 +209,19 @@ def test_activations_of_a_transformer(precision: str, batch: int) -> None:
 
     policy = POLICIES.get(precision, MixedPrecisionPolicy())
     check(Known(GPT, loss), planned, Trained(sharding={"mp_policy": policy}), above=0.02 if batch == 8 else 0.07)
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_adapters(ranks: int) -> None:
+    """Frozen tensors are cut into rows, too. What is outside the layers is gathered once: see docs/limits.md."""
+    tokens = torch.arange(TINY.positions).view(1, -1)
+    given = {"precision": "fp32", "frozen": "fp32", "lora_rank": 4, "attention": "flash", "sequence": TINY.positions}
+    planned = plan(model=TINY, world_size=ranks, stage=3, engine="torch", **given)
+    known = Known(adapted, lambda model: F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()))
+
+    run = check(known, planned, Trained())
+    outside = sum(-(-rows // ranks) * ranks * each for rows, each in ((TINY.vocab, 32), (32, 32), (32, 1), (32, 1)))
+    gathered, again, reduced = (call.sent for call in planned.collectives)
+    sent = sum(call.sent for call in run.comm[0].calls)
+
+    assert sent == 2 * (gathered + again + reduced - Fraction(4 * outside * (ranks - 1), ranks))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.planner import HARDWARE, Transformer, hardware, plan
+from course_lib.planner import HARDWARE, Timeline, Transformer, fits, hardware, plan, shortage
 
 SMALL = Transformer(
     name="small", layers=2, hidden=100, heads=10, kv_heads=5, ffn=300, vocab=1000, positions=0, context=1024,
@@ -191,6 +191,30 @@ def test_a_rack_has_64_gpus_that_train() -> None:
     assert machine.replica_group(32, 4).nodes == 2
     with pytest.raises(ValueError, match="they fill no whole number of nodes of 64 devices"):
         machine.shard_group(80)
+
+
+def test_a_rack_has_a_host_for_every_4_gpus() -> None:
+    """GB200 NVL72: 17 TB at 14 TB/s on 36 CPUs, two in a tray with 4 GPUs, which no other tray can use."""
+    machine = hardware("gb200-nvl72")
+    adam = {"model": "llama-7b", "attention": "flash", "checkpointing": "full", "stage": 3, "offload": ["optimizer"]}
+    four, rack = (plan(**adam, world_size=ranks).timeline(machine) for ranks in (4, 64))
+
+    assert [machine.sharing(ranks) for ranks in (1, 2, 4, 64)] == [1, 2, 4, 4]
+    assert 18 * machine.host_bytes == pytest.approx(17e12, rel=1e-3)
+    assert 18 * machine.host_bandwidth == pytest.approx(14e12, rel=1e-3)
+    assert updating(four) == pytest.approx(16 * updating(rack), rel=1e-3)
+    assert [one.name for one in HARDWARE.values() if one.host_devices] == [machine.name]
+    assert replace(HARDWARE["rtx-4090"], devices=8).sharing(64) == 8
+
+    given = {"attention": "flash", "checkpointing": "full", "stage": 3, "offload": ["optimizer", "parameters"]}
+    short, where = shortage(plan(model="llama-405b", world_size=1, **given), machine)
+    assert short > 7e12 and where == "in the host's memory, of which a rank has 944 GB"
+    assert not fits(plan(model="llama3-70b", world_size=4, **given), machine)
+    assert fits(plan(model="llama3-70b", world_size=8, **given), machine)
+
+
+def updating(line: Timeline) -> float:
+    return sum(span.seconds for span in line.spans if span.name == "optimizer step on the host")
 
 
 def test_stage_2_reduces_each_micro_batch() -> None:

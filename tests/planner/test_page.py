@@ -148,6 +148,19 @@ def test_the_same_is_a_card_in_a_notebook() -> None:
     assert "Only the number of parameters is known" in card
 
 
+@pytest.mark.parametrize("cut", ["tensor_parallel", "pipeline_parallel", "context_parallel"])
+def test_a_number_of_parameters_says_that_ranks_exchange_more(cut: str) -> None:
+    """A number says nothing of layers, so the activations that ranks exchange are unknown, not 0 bytes."""
+    note = "The plan also leaves out the activations that ranks exchange: they send more, and a step takes longer."
+    planned, whole = (plan(params=7e9, world_size=8, **given) for given in ({cut: 8}, {}))
+
+    for text in (repr(planned), planned.explain("h100")):
+        assert note in text
+        assert "sends at least " in text or "in a step: at least " in text
+    assert "Each rank sends 24.5 GB in a step." in repr(whole) and note not in repr(whole)
+    assert "at least" not in repr(plan(model="llama-7b", world_size=8, **{cut: 8}))
+
+
 def test_units_and_what_a_layer_keeps() -> None:
     """Llama 3 8B's layer has 218,112,000 parameters, its outer unit 1,050,677,248; 1 x 1024 tokens."""
     text = "\n".join(units(plan(**GIVEN)))

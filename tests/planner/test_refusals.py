@@ -3,7 +3,9 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from course_lib.planner import MODELS, choose, hardware, plan
@@ -189,3 +191,32 @@ def test_parallel_settings_are_checked(given: dict[str, object], message: str) -
 def test_shapes_do_not_say_how_matrices_are_cut() -> None:
     with pytest.raises(ValueError, match="they do not say how matrices are cut"):
         plan(params=[(4, 4)], world_size=2, tensor_parallel=2)
+
+
+@pytest.mark.parametrize("kind", [float, np.int64, np.int32, np.float64])
+def test_whole_numbers_may_be_of_any_type(kind: Callable[[int], Any]) -> None:
+    given = {
+        "world_size": 8, "stage": 3, "batch": 2, "micro_batches": 2, "shard_size": 4, "reshard": 2, "prefetch": 2,
+        "lora_rank": 4, "bucket_bytes": 10**6, "pipeline_stage": 0,
+    }  # fmt: skip
+    expected = plan(model="llama3-8b", **given)
+    planned = plan(model="llama3-8b", **{name: kind(number) for name, number in given.items()})
+
+    assert planned == expected and planned.sent_bytes == expected.sent_bytes
+    assert planned.explain("h100") == expected.explain("h100")
+    assert {type(getattr(planned.settings, name)) for name in given} == {int}
+
+
+def test_shapes_and_models_may_have_numbers_of_any_type() -> None:
+    shapes = plan(params=[[], [(np.int64(3), np.int32(4))]])
+
+    assert plan(params=np.int64(7_000_000_000)) == plan(params=np.float32(7e9)) == plan(params=7_000_000_000)
+    assert plan(params=7e9, trainable=np.int64(70_000_000)) == plan(params=7e9, trainable=0.01)
+    assert shapes == plan(params=[[], [(3, 4)]])
+    assert plan(model=replace(MODELS["gpt2"], layers=12.0, vocab=np.int64(50257))) == plan(model="gpt2")
+
+
+@pytest.mark.parametrize("number", [np.float64(8.5), np.int64(0), True, np.bool_(True), "8"])
+def test_other_numbers_of_ranks_are_refused(number: object) -> None:
+    with pytest.raises(ValueError, match="it has to be a whole number, 1 or more"):
+        plan(params=1e9, world_size=number)

@@ -201,6 +201,12 @@ def test_a_deadline_that_nothing_meets_is_refused() -> None:
         cheapest("llama3-8b", MACHINE, tokens=1e14, days=800, most_ranks=64)
 
 
+def test_one_hour_and_one_day_are_singular() -> None:
+    assert ": 1 GPU-hour, 0.0" in repr(cheapest("gpt2", "h100", tokens=1e9, days=1))
+    with pytest.raises(ValueError, match=r"^1e\+09 tokens in 1 day on at most 4 ranks of 4x RTX 4090, PCIe: "):
+        cheapest("llama3-8b", "rtx-4090", tokens=1e9, days=1, lora_rank=16)
+
+
 def test_the_last_stage_of_a_pipeline_has_to_fit_too() -> None:
     """Its logits are large, the first stage's activations are small."""
     given = {"model": "llama3-8b", "world_size": 8, "pipeline_parallel": 8, "attention": "flash", "sequence": 8192}

@@ -13,7 +13,7 @@ from ..training.pieces import together
 from ..training.precision import FROZEN
 from ..training.settings import Settings
 from ..training.shapes import Model, numel
-from .layout import Layout, everything
+from .layout import Layout, everything, padded_rows
 from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP, Part
 
 
@@ -34,7 +34,7 @@ def frozen(model: Model, settings: Settings) -> list[Part]:
         return []
     whole, cut, why = model, 1, settings.frozen
     if settings.stage == 3:
-        whole = replace(model, units=tuple(together(model.units, settings)))
+        whole = padded_rows(replace(model, units=tuple(together(model.units, settings))), settings)
         cut, why = settings.shards, f"{why}, a shard: 1/{settings.shards}"
     nbytes = sum(ceil(unit / cut) for unit in frozen_bytes(whole, settings))
     largest = max((numel([shape[-2:]]) for unit in model.units[1:] for shape in unit if len(shape) > 1), default=0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from ..training.pieces import together
-from ..training.precision import Precision
+from ..training.precision import FROZEN, Precision
 from ..training.settings import Settings
 from ..training.shapes import Model, Unit, numel
 
@@ -112,6 +112,20 @@ def flat(units: Sequence[Unit], ranks: int) -> list[int]:
 def rows(units: Sequence[Unit], ranks: int) -> list[int]:
     """Return the elements of each tensor's shard in fully_shard: of its rows, padded. A scalar counts as one row."""
     return [-(-(shape or (1,))[0] // ranks) * math.prod(shape[1:]) for unit in units for shape in unit]
+
+
+def padded_rows(model: Model, settings: Settings) -> Model:
+    """Return the model that adapters leave frozen, with rows padded as fully_shard pads them.
+
+    With other engines, and for quantized matrices, which are packed without rows, it is the model itself.
+    """
+    packed = FROZEN[settings.frozen] < FROZEN["bf16"]
+    if settings.engine != "torch" or settings.stage < 3 or not settings.lora_rank or packed:
+        return model
+    many = settings.shards
+    return replace(model, units=tuple(
+        tuple((-(-(shape or (1,))[0] // many) * many, *shape[1:]) for shape in unit) for unit in model.units
+    ))  # fmt: skip
 
 
 def greedy(units: Sequence[Unit], ranks: int) -> list[list[int]]:

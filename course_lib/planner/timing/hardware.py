@@ -47,7 +47,8 @@ class Hardware:
         attention: the same of attention, whose masked half is counted as if it were computed.
         inside: the link from a device to its neighbour in the node.
         host_link: bytes per second between one device and the host's memory.
-        host_bytes, host_bandwidth: of the node's memory; its devices share them.
+        host_bytes, host_bandwidth: of a host's memory; its devices share them.
+        host_devices: devices of one host, if a node has several hosts; 0 if it has one.
         network: the node's network link, all its ports together; None if there is only one node.
         launch: seconds before the first message of a collective.
         switch: the switches of a node that add in an all-reduce, as NVSwitch does; None without them.
@@ -71,6 +72,7 @@ class Hardware:
     launch: float
     switch: Link | None
     fp8: float = 0
+    host_devices: int = 0
     source: str = ""
 
     def fp8_speed(self) -> float:
@@ -82,6 +84,10 @@ class Hardware:
     def peak_flops(self, fast: bool) -> float:
         """Return the FLOPs per second of one device's data sheet, in bf16 or in fp32."""
         return self.fast_flops if fast else self.fp32_flops
+
+    def sharing(self, ranks: int) -> int:
+        """Return how many of so many neighbouring ranks share a host's memory."""
+        return min(self.host_devices or self.devices, self.devices, ranks)
 
     def shard_group(self, ranks: int) -> Group:
         """Return the group of `ranks` neighbours, node after node.

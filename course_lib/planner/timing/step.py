@@ -281,7 +281,7 @@ class _Step:
         updated, anew = policy.master or policy.kept or policy.parameter, policy.parameter if policy.master else 0
         touched = numel * (policy.gradient + 2 * updated + anew) + 2 * states
         if "optimizer" in self.settings.offload:
-            rate = CPU_ADAM * self.hardware.host_bandwidth / min(self.hardware.devices, self.settings.world_size)
+            rate = CPU_ADAM * self.hardware.host_bandwidth / self.hardware.sharing(self.settings.world_size)
             done = self.streams.issue(HOST, "optimizer step on the host", touched / rate, after)
             if "parameters" not in self.settings.offload:
                 back = numel * self.engine.policy.parameter / self.hardware.host_link

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 
 from ..memory.held import gathered_bytes
-from ..memory.layout import engine_policy, layout
+from ..memory.layout import engine_policy, layout, padded_rows
 from ..training.frozen import trained
 from ..training.settings import Settings
 from ..training.shapes import Model, numel
@@ -66,12 +66,12 @@ def collectives(model: Model, settings: Settings) -> tuple[Collective, ...]:
 def _states(model: Model, settings: Settings) -> Iterator[Collective]:
     """Yield what moves states; those of experts go only among ranks of a group that have the same experts."""
     own, ranks = trained(model, settings), settings.expert_parallel
-    padded = sum(layout(own, settings).shard) * settings.shards
+    padded, whole = sum(layout(own, settings).shard) * settings.shards, padded_rows(model, settings)
     if ranks == 1:
-        yield from _moved(model, own, padded, settings)
+        yield from _moved(whole, own, padded, settings)
         return
     apart = _only(own, experts=True)
-    yield from _moved(_only(model, experts=False), _only(own, experts=False), padded - ranks * apart.params, settings)
+    yield from _moved(_only(whole, experts=False), _only(own, experts=False), padded - ranks * apart.params, settings)
     for call in _moved(_only(model, experts=True), apart, apart.params, settings):
         of_shards = settings.stage and call.group == "replica"  # so many times larger among so many fewer ranks
         yield replace(call, group=f"expert {call.group}", what=f"expert {call.what}",

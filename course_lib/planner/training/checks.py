@@ -5,7 +5,9 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from math import isfinite, nan
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from ...errors import CourseError
 
@@ -27,7 +29,7 @@ def known(what: str, name: object, names: Iterable[object]) -> None:
 
 def whole(what: str, value: object, least: int = 1, most: int | None = None) -> int:
     """Return `value` as an int: 64, or 7.5e9, which is whole too. Raises PlanError unless it is whole and in range."""
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else nan
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else nan
     if number != number // 1 or number < least or (most is not None and number > most):
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"
         nearest = most if most is not None and number > most else max(least, int(number) if isfinite(number) else least)

@@ -18,18 +18,20 @@ OFFLOADED = {"optimizer": 1, "parameters": 3}
 
 
 def check(settings: "Settings", choices: Mapping[str, Iterable[str]]) -> None:
-    """Raise PlanError for a value out of its range, or for the first rule that is broken, with the settings' values."""
+    """Raise PlanError for a value out of its range, or for the first rule that is broken, with the settings' values.
+
+    Whole numbers become ints: 8.0 is 8, and so is NumPy's.
+    """
     values = vars(settings)
-    for name in COUNTED:
-        whole(name, values[name])
+    for name in (*COUNTED, *(name for name in ("bucket_bytes", "shard_size") if values[name] is not None)):
+        values[name] = whole(name, values[name])
     for name, most in {"stage": 3, "prefetch": None, "lora_rank": None,
                        "pipeline_stage": settings.pipeline_parallel - 1}.items():  # fmt: skip
-        whole(name, values[name], least=0, most=most)
-    whole("reshard", int(settings.reshard) if isinstance(settings.reshard, bool) else settings.reshard, least=0)
+        values[name] = whole(name, values[name], least=0, most=most)
+    if not isinstance(settings.reshard, bool):
+        values["reshard"] = whole("reshard", settings.reshard, least=0)
     for name, table in {**choices, **dict.fromkeys(SWITCHES, (True, False))}.items():
         known(name, values[name], table)
-    if settings.bucket_bytes is not None:
-        whole("bucket_bytes", settings.bucket_bytes)
     if broken := next(((names, why) for kept, names, why in _rules(settings) if not kept), None):
         given = {name: f"{name}={value!r}" for name, value in values.items()}
         what = re.sub(r"\w+", lambda name: given.get(name[0], name[0]), broken[0])

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 from .checks import PlanError, whole
@@ -75,13 +76,14 @@ class Transformer:
         return cls(**described(config))
 
     def __post_init__(self) -> None:
+        values = vars(self)  # whole numbers become ints: 32.0 is 32
         for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "context"):
-            whole(name, getattr(self, name))
+            values[name] = whole(name, values[name])
         for name in ("positions", "head_size", "vectors", "experts", "shared_ffn", "dense_ffn", "window"):
-            whole(name, getattr(self, name), least=0)
-        whole("chosen", self.chosen, least=min(1, self.experts), most=self.experts)
-        whole("dense_layers", self.dense_layers, least=0, most=self.layers if self.experts else 0)
-        whole("windowed_layers", self.windowed_layers, least=0, most=self.layers)
+            values[name] = whole(name, values[name], least=0)
+        values["chosen"] = whole("chosen", self.chosen, least=min(1, self.experts), most=self.experts)
+        for name, most in {"dense_layers": self.layers if self.experts else 0, "windowed_layers": self.layers}.items():
+            values[name] = whole(name, values[name], least=0, most=most)
         if self.experts and not self.gated:
             raise PlanError(f"experts={self.experts}, gated=False: experts are planned with a gate. Choose gated=True.")
         if (self.hidden % self.heads and not self.head_size) or self.heads % self.kv_heads:
@@ -239,11 +241,11 @@ def of_params(params: Any) -> Model:
     Raises:
         ValueError: it is none of these, or they have no elements.
     """
-    if isinstance(params, int | float):
+    if isinstance(params, Real):
         return Model(name="a model", params=whole("params", params, most=10**15))
     try:
         given = list(params) if not isinstance(params, str) else []
-        flat = all(isinstance(size, int) for shape in given for size in shape)
+        flat = all(isinstance(size, Integral) for shape in given for size in shape)
         units = [tuple(map(_shape, given))] if flat else [tuple(map(_shape, unit)) for unit in given]
         if not given:
             raise TypeError
@@ -255,7 +257,7 @@ def of_params(params: Any) -> Model:
         ) from None
     if not (count := sum(map(numel, units))):
         raise PlanError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
-    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
+    return Model(name=f"a model of {len(units)} unit{'s' * (len(units) > 1)}", params=count, units=tuple(units))
 
 
 def _shape(sizes: Any) -> Shape:
