@@ -7,8 +7,8 @@ from math import inf
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import SAME_CALLS, headline, in_headline
-from .histories import counts, first_difference
+from .headline import SAME_CALLS, headline, in_headline, new_groups
+from .histories import counts, first_difference, groups_made
 from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
 
@@ -66,12 +66,15 @@ def _from_histories(
         advice = f"{SAME_CALLS} If the lines may differ: {advice}"
     elif difference:
         advice = SAME_CALLS
+    groups = [*groups_made(fault, calls)]
+    if groups:
+        advice = new_groups(fault.calls.values())
     if unfinished:
         advice = (
             "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
             + advice
         )
-    shown = [difference] if difference else counts(fault, calls)
+    shown = [difference] if difference else [*counts(fault, calls), *groups]
     return [*(f"  {line}" for line in shown), *unfinished], advice
 
 

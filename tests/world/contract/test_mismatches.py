@@ -7,9 +7,10 @@ run here on simulated ranks, which is quickest.
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import World
-from tests.world.programs import failure, lines, rank
+from tests.world.programs import come_to_their_waits, failure, lines, rank
 
 
 def disagree_about_sparsity() -> None:
@@ -102,6 +103,24 @@ def make_only_the_own_group() -> None:
 def test_calls_that_do_not_fit(program, headline) -> None:
     error = failure(World(4), program)
     assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
+
+
+@pytest.mark.parametrize(
+    ("late", "kind", "finding"),
+    [
+        (3, "mismatch", "the ranks disagree about the members in new_group([2, 3]): rank 2: [2, 3]; rank 3: [3]"),
+        (2, "absent", "rank 3 also called init_device_mesh at test_mismatches.py line"),
+    ],
+)
+def test_meshes_of_different_shapes(late, kind, finding) -> None:
+    def program() -> None:
+        if rank() == late:
+            come_to_their_waits()
+        init_device_mesh("cpu", (1, 4) if rank() == 3 else (2, 2))
+
+    error = failure(World(4), program)
+    assert error.kind == kind and finding in str(error), error
+    assert "Next: call init_device_mesh on every rank, in the same order and with the same arguments" in str(error)
 
 
 def test_the_message_on_shapes_says_that_torch_compares_only_sizes() -> None:
