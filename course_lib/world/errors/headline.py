@@ -164,10 +164,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
     if not message and len({quoted(call.line) for call in calls}) > 1:
-        advice = (
-            "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
-            f"some ranks make. If they are: {advice}"
-        )
+        advice = f"{DIFFERENT_LINES}{advice}"
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
 
@@ -176,6 +173,12 @@ SAME_CALLS = (
     "that only some ranks meet, or for a loop that is longer on some ranks."
 )
 """Advice for ranks whose calls do not belong together."""
+
+DIFFERENT_LINES = (
+    "the ranks call from different lines. If these calls are not meant for each other, look for one that only some "
+    "ranks make. If they are: "
+)
+"""The beginning of the advice if calls that disagree may not belong together."""
 
 _ORDER = (
     "let some ranks send and others receive first (for example the even ones), or call isend and irecv, and wait for "

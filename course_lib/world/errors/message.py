@@ -7,7 +7,7 @@ from math import inf
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import SAME_CALLS, headline, in_headline, new_groups
+from .headline import DIFFERENT_LINES, SAME_CALLS, headline, in_headline, new_groups
 from .histories import counts, first_difference, groups_made
 from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
@@ -63,7 +63,7 @@ def _from_histories(
     """Return what the ranks' calls show, and better advice, if they give any."""
     difference, unfinished = first_difference(fault, calls), _unfinished(fault, reports)
     if difference and fault.kind == "mismatch" and fault.detail != "collective":
-        advice = f"{SAME_CALLS} If the lines may differ: {advice}"
+        advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
     elif difference:
         advice = SAME_CALLS
     groups = [*groups_made(fault, calls)]
