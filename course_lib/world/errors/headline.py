@@ -161,6 +161,11 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
             "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
             "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
         )
+    if fault.detail == "shape" and calls[0].op in ("all_gather", "gather", "scatter"):
+        advice = (
+            "give tensors of the same shape, also in the list: gloo, the backend of this world, refuses a list of "
+            "different shapes. If the shapes are meant to differ, pass tensor.view(-1) on every rank, also in the list."
+        )
     if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
     if not message and len({quoted(call.line) for call in calls}) > 1:

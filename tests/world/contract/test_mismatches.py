@@ -128,6 +128,22 @@ def test_the_message_on_shapes_says_that_torch_compares_only_sizes() -> None:
     assert "torch alone would run this: it matches the elements in the order of memory" in str(error)
 
 
+@pytest.mark.parametrize("op", ["all_gather", "gather", "scatter"])
+def test_the_message_on_the_shapes_of_a_list_says_that_gloo_refuses_them(op) -> None:
+    def program() -> None:
+        mine, parts = torch.ones(3 - rank(), 2 + rank()), [torch.ones(3, 2), torch.ones(2, 3)]
+        if op == "all_gather":
+            dist.all_gather(parts, mine)
+        elif op == "gather":
+            dist.gather(mine, parts if rank() == 0 else None)
+        else:
+            dist.scatter(mine, parts if rank() == 0 else None)
+
+    error = failure(World(2), program)
+    assert f"the ranks disagree about the shape in {op} #1: rank 0: float32 [3, 2]; rank 1:" in str(error)
+    assert "refuses a list of different shapes" in str(error) and "torch alone would run" not in str(error)
+
+
 @pytest.mark.parametrize("shapes", [((), (1,)), ((1, 1), (1,)), ((0,), (0, 4))], ids=str)
 def test_the_shape_of_one_element_is_free(local_world, shapes) -> None:
     def program():
