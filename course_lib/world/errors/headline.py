@@ -148,7 +148,9 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
     calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
-        return f"the ranks call different collectives at the same point: {sides}", f"{SAME_CALLS}{hidden(calls)}"
+        threads = " Give the calls of a thread a group of their own: dist.new_group()."
+        advice = f"{SAME_CALLS}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
+        return f"the ranks call different collectives at the same point: {sides}", advice
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
     message = calls[0].op in ("send", "recv")

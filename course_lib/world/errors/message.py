@@ -152,7 +152,8 @@ def _activity(report: RankReport, fault: Fault, named: str, world_size: int, mad
         called = arrived or not call.ranks or report.call is None
         verb = "called" if called else "died in" if report.state == "died" else "waited in"
         way = way_to(call, [*fault.calls.values(), *(one for one in made if one.line == call.line)])
-        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(way)}"
+        thread = " in a thread" if call.in_thread else ""
+        return f"{verb} {call.name}{thread}{_awaited(report, fault, world_size)} at {quoted(way)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
     return f"at {quoted(report.source_line)}" if report.source_line else "still in library code"

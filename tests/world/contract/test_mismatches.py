@@ -4,6 +4,8 @@ On each backend the same code compares them, that of `collectives`, and `test_fa
 run here on simulated ranks, which is quickest.
 """
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -121,6 +123,20 @@ def test_meshes_of_different_shapes(late, kind, finding) -> None:
     error = failure(World(4), program)
     assert error.kind == kind and finding in str(error), error
     assert "Next: call init_device_mesh on every rank, in the same order and with the same arguments" in str(error)
+
+
+def test_a_call_of_a_thread_is_named_as_one() -> None:
+    def program() -> None:
+        if rank() == 0:
+            thread = threading.Thread(target=dist.barrier)
+            thread.start()
+            thread.join()
+        dist.all_reduce(torch.ones(1))
+
+    error = failure(World(2, backend="processes"), program)
+    assert "\n  rank 0 called barrier #1 in a thread at test_mismatches.py line" in str(error)
+    assert "\n  rank 1 called all_reduce #1 at test_mismatches.py line" in str(error)
+    assert "Give the calls of a thread a group of their own: dist.new_group()." in str(error)
 
 
 def test_the_message_on_shapes_says_that_torch_compares_only_sizes() -> None:
