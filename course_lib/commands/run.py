@@ -25,6 +25,8 @@ _OPTIONS = {
     "World(…, timeout=…)": "--timeout",
     'World(…, backend="nccl")': "--world nccl",
     'World(…, backend="processes")': "--world processes",
+    "run the function in a small world: World(4)": "run the program with --ranks 4, and without --world",
+    "Leave the argument out, and unset $COURSE_WORLD, for simulated ranks": "Leave --world out for processes",
     "World(gpus=True):": "--gpus:",
     "Leave gpus= out, or choose a backend that takes it with backend=": "Leave it out, or choose another --world",
     "say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes each has, as in gpus=24e9": (
@@ -87,6 +89,7 @@ def _for_terminal(error: BaseException) -> str:
     text = re.sub(r"\nNote: .* got a new process\..*", "", str(error))  # each run of the command has new ones
     for words, option in _OPTIONS.items():
         text = text.replace(words, option)
+    text = re.sub(r"^World\(backend='(\S*)'\):", r"--world \1:", text)
     return re.sub(r"^World\(gpus=\S*\):", "--memory:", text)
 
 

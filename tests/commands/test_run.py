@@ -224,7 +224,8 @@ def test_an_error_of_a_program_outside_its_ranks_is_shown_from_its_first_line(
     [
         (["nowhere.py"], "nowhere.py: No such file or directory"),
         (["-m", "no.such"], "-m no.such: no module of that name"),
-        (["--world", "moon", "PROGRAM"], "World(backend='moon'): there is no such backend"),
+        (["--world", "moon", "PROGRAM"], "--world moon: there is no such backend here; there is sim"),
+        (["--world", "moon", "PROGRAM"], "nccl:8 for 8 GPUs. Leave --world out for processes."),
         (["--ranks", "1000", "PROGRAM"], "World(1000): a world of processes has 1 to 64 ranks"),
         (["--ranks", "4", "--world", "dryrun:64", "PROGRAM"], "--ranks 4 and --world dryrun:64 differ"),
         (["--memory", "0.0001", "PROGRAM"], "--memory: a pretended GPU has 0.001 GB or more. Give its memory in GB"),
@@ -239,6 +240,11 @@ def test_what_cannot_be_run_is_named_with_exit_code_2(
 
     said = capsys.readouterr()
     assert said.err.startswith("course run: ") and why in said.err and said.out == ""
+
+
+def test_a_dry_run_without_numbers_advises_ranks(program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert course_run("--world", "dryrun:64", program("import torch\ntorch.ones(1).item()")) == 1
+    assert "matters, run the program with --ranks 4, and without --world.\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ranks", ["0", "-1", "two", "1.5"])

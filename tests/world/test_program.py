@@ -76,6 +76,39 @@ def test_a_program_finds_what_torchrun_gives_it(world, write) -> None:
     assert list(world(2).run(lambda: dist.is_initialized())) == [True, True]
 
 
+def test_a_program_finds_its_own_names_in_main(world, write) -> None:
+    program = write(
+        '''
+        """Words of the program."""
+        import __main__, doctest, os, unittest
+
+        def double(x):
+            """
+            >>> double(2), LEVEL
+            (5, 'high')
+            """
+            return 2 * x
+
+        class Wrong(unittest.TestCase):
+            def test(self):
+                self.assertEqual(1, 2)
+
+        __main__.LEVEL = "high" if os.environ["RANK"] == "0" else "low"
+        print(LEVEL, __main__.__doc__, sorted(name for name in dir(__main__) if not name.startswith("_")))
+        print(doctest.testmod(report=False, verbose=False))
+        unittest.main()
+        '''
+    )
+
+    with pytest.raises(RankError) as caught:
+        world(2).run_file(program)
+
+    assert caught.value.kind == "exited"
+    for rank, level in enumerate(("high", "low")):
+        assert f"{level} Words of the program. ['LEVEL', 'Wrong', 'doctest', 'double'" in caught.value.output[rank]
+        assert "TestResults(failed=1, attempted=1)" in caught.value.output[rank]
+
+
 def test_a_module_of_a_package_imports_from_next_to_it(world, write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(write("", "package_of_a_test/__init__.py")).parents[1])
     write("PLACE = 'beside'", "package_of_a_test/other.py")

@@ -60,6 +60,7 @@ class Call(CommCall):
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
     inside: str = ""  # the library function that makes the call, if the learner's line calls it by its name
     stack: tuple[SourceLine, ...] = ()  # the learner's lines that led to the call, outermost first
+    in_thread: bool = False  # whether a thread that the rank has started makes the call
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
     least_finite: float = 0.0  # NaN or infinity if the rank brought one to the call, except to a maximum or minimum

@@ -73,7 +73,7 @@ class CallRecorder:
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""
         stack = learner_lines()
-        line = in_program(stack) or learner_line(self.thread)
+        line, thread = in_program(stack) or learner_line(self.thread), threading.current_thread()
         return Call(
             variant=variant,
             rank=self._rank,
@@ -83,6 +83,7 @@ class CallRecorder:
             inside=library_function(line),
             stack=stack,
             issued=time.perf_counter() - self._started,
+            in_thread=thread is not self.thread and not isinstance(thread, threading._DummyThread),  # one of C++
             unfinished=Unfinished.of(sys.exception()),
             **details,
         )

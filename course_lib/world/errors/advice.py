@@ -87,7 +87,8 @@ _ADVICE = {
     ),
     "CUDA out of memory. Tried to allocate": (
         "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "
-        "ranks, recompute activations, or take a smaller batch."
+        "ranks, recompute activations, or take a smaller batch. Activations that stay belong to a kept graph: "
+        "keep loss.item(), not the loss, and evaluate under torch.no_grad()."
     ),
     "Failed to recv, got 0 bytes": _STORE,
     "wait timeout after": _STORE,

@@ -1,6 +1,6 @@
 """The headline of a failed run's message, and what to do next, for each kind of fault."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ...errors import grouped, who
 from ..collectives.call import Call
@@ -89,7 +89,7 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         "left out."
     )
     if all(call.op == "new_group" for call in calls):
-        advice = NEW_GROUP
+        advice = new_groups(calls)
     elif any(call.op == "new_group" for call in calls):
         advice = f"{SAME_CALLS} new_group is such a call, also on the ranks outside the group."
     elif len(messages) == len(calls):
@@ -148,25 +148,30 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
     calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
-        return f"the ranks call different collectives at the same point: {sides}", f"{SAME_CALLS}{hidden(calls)}"
+        threads = " Give the calls of a thread a group of their own: dist.new_group()."
+        advice = f"{SAME_CALLS}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
+        return f"the ranks call different collectives at the same point: {sides}", advice
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
     message = calls[0].op in ("send", "recv")
     verb = "of the message" if message else f"in {calls[0].name}"
     sizes = fault.detail == "dtype" and len({call.numels for call in calls}) > 1
-    advice = _ADVICE["number of elements" if sizes else fault.detail]
+    members = fault.detail == "members"
+    advice = new_groups(calls) if members else _ADVICE["number of elements" if sizes else fault.detail]
     if calls[0].inside == "backward" and "reduce_scatter" in calls[0].name:
         advice = (
             "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
             "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
         )
+    if fault.detail == "shape" and calls[0].op in ("all_gather", "gather", "scatter"):
+        advice = (
+            "give tensors of the same shape, also in the list: gloo, the backend of this world, refuses a list of "
+            "different shapes. If the shapes are meant to differ, pass tensor.view(-1) on every rank, also in the list."
+        )
     if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
     if not message and len({quoted(call.line) for call in calls}) > 1:
-        advice = (
-            "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
-            f"some ranks make. If they are: {advice}"
-        )
+        advice = f"{DIFFERENT_LINES}{advice}"
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
 
@@ -175,6 +180,12 @@ SAME_CALLS = (
     "that only some ranks meet, or for a loop that is longer on some ranks."
 )
 """Advice for ranks whose calls do not belong together."""
+
+DIFFERENT_LINES = (
+    "the ranks call from different lines. If these calls are not meant for each other, look for one that only some "
+    "ranks make. If they are: "
+)
+"""The beginning of the advice if calls that disagree may not belong together."""
 
 _ORDER = (
     "let some ranks send and others receive first (for example the even ones), or call isend and irecv, and wait for "
@@ -186,10 +197,19 @@ _PARTNERS = (
 )
 """Advice for messages that wait for each other."""
 
-NEW_GROUP = (
-    "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same order."
-)
-"""Advice for ranks that do not agree about new groups."""
+
+def new_groups(calls: Iterable[Call]) -> str:
+    """Return the advice for ranks that do not agree about new groups, which a library function may have made."""
+    makers = " and ".join(dict.fromkeys(call.inside or "new_group" for call in calls))
+    if makers != "new_group":
+        return (
+            f"call {makers} on every rank, in the same order and with the same arguments (of a mesh, the same shape)."
+        )
+    return (
+        "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same "
+        "order."
+    )
+
 
 _ADVICE = {
     "number of elements": "find why the sizes differ: a different model, order or batch on a rank, a call that a rank "
@@ -206,7 +226,6 @@ _ADVICE = {
     "root": "src and dst must be the same number on every rank: that of the rank that sends, or collects. If they are, "
     "a rank skipped an earlier call (an `if`, a `continue`), so that the ranks are at different calls.",
     "reduction": "pass the same op= on every rank.",
-    "members": NEW_GROUP,
     "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",
 }
 """The advice, by the property in which calls differ."""

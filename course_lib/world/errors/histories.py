@@ -61,6 +61,20 @@ def counts(fault: Fault, calls: Sequence[Sequence[Call]]) -> Iterator[str]:
                 yield f"calls of {variant} at {line} until then: {shown}{_first_step(here)}"
 
 
+def groups_made(fault: Fault, calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield the groups that ranks made at the line of a `new_group` for which others wait, before they returned."""
+    first = next(iter(fault.calls.values()))
+    if fault.kind != "absent" or first.op != "new_group":
+        return
+    here = {
+        rank: [call.name for call in calls[rank] if (call.op, call.line) == (first.op, first.line)]
+        for rank in fault.ranks
+    }
+    texts = {rank: ", ".join(names[:3]) + ", …" * (len(names) > 3) for rank, names in here.items() if names}
+    for ranks, names in grouped(texts):
+        yield f"{who(ranks)} also called {first.inside or first.op} at {first.line}: {names}"
+
+
 def _in_groups(fault: Fault, calls: Sequence[Sequence[Call]]) -> Iterator[Histories]:
     """Yield the histories in each group of the `fault`, up to its calls. Calls without a match were made later."""
     groups = {call.group_name: call.ranks for call in fault.calls.values() if call.op not in _OTHERS}

@@ -7,8 +7,8 @@ from math import inf
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import SAME_CALLS, headline, in_headline
-from .histories import counts, first_difference
+from .headline import DIFFERENT_LINES, SAME_CALLS, headline, in_headline, new_groups
+from .histories import counts, first_difference, groups_made
 from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
 
@@ -63,15 +63,18 @@ def _from_histories(
     """Return what the ranks' calls show, and better advice, if they give any."""
     difference, unfinished = first_difference(fault, calls), _unfinished(fault, reports)
     if difference and fault.kind == "mismatch" and fault.detail != "collective":
-        advice = f"{SAME_CALLS} If the lines may differ: {advice}"
+        advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
     elif difference:
         advice = SAME_CALLS
+    groups = [*groups_made(fault, calls)]
+    if groups:
+        advice = new_groups(fault.calls.values())
     if unfinished:
         advice = (
             "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
             + advice
         )
-    shown = [difference] if difference else counts(fault, calls)
+    shown = [difference] if difference else [*counts(fault, calls), *groups]
     return [*(f"  {line}" for line in shown), *unfinished], advice
 
 
@@ -149,7 +152,8 @@ def _activity(report: RankReport, fault: Fault, named: str, world_size: int, mad
         called = arrived or not call.ranks or report.call is None
         verb = "called" if called else "died in" if report.state == "died" else "waited in"
         way = way_to(call, [*fault.calls.values(), *(one for one in made if one.line == call.line)])
-        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(way)}"
+        thread = " in a thread" if call.in_thread else ""
+        return f"{verb} {call.name}{thread}{_awaited(report, fault, world_size)} at {quoted(way)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
     return f"at {quoted(report.source_line)}" if report.source_line else "still in library code"

@@ -17,13 +17,15 @@ class _MainOfRanks(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._own = threading.local()
+        super().__setattr__("_own", threading.local())
 
-    def __getattr__(self, name: str) -> Any:
-        main = getattr(vars(self).get("_own"), "main", None)
-        if main is None:
-            raise AttributeError(f"module '__main__' has no attribute {name!r}")
-        return getattr(main, name)
+    def __getattribute__(self, name: str) -> Any:
+        own = super().__getattribute__("_own")
+        return getattr(own.main, name) if hasattr(own, "main") else super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = super().__getattribute__("_own")
+        setattr(own.main, name, value) if hasattr(own, "main") else super().__setattr__(name, value)
 
 
 @contextmanager
@@ -67,11 +69,12 @@ def is_main(main: ModuleType) -> Iterator[None]:
     """Let pickle and others find `main` inside the block; if threads are ranks, only from the calling thread."""
     shared = sys.modules["__main__"]
     if isinstance(shared, _MainOfRanks) and interposer.current() is not None:
-        shared._own.main = main
+        own = shared._own
+        own.main = main
         try:
             yield
         finally:
-            del shared._own.main
+            del own.main
         return
     before = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main

@@ -696,10 +696,9 @@ def calls_inside_a_join() -> None:
             model.join():; rank 1 test_failures.py line _, in calls_inside_a_join:  model(torch.ones(1)).backward()
     Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
             `except` that only some ranks meet, or for a loop that is longer on some ranks. If the lines may differ:
-            the ranks call from different lines. If these calls are not meant for each other, look for one that only
-            some ranks make. If they are: find why the sizes differ: a different model, order or batch on a rank, a
-            call that a rank skipped earlier (a gradient that is None), or a size that follows the data
-            (torch.bincount needs minlength=). If they are meant to differ, pad the shorter tensors.
+            find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped earlier
+            (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If they are
+            meant to differ, pad the shorter tensors.
     """
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     with model.join():

@@ -4,12 +4,15 @@ On each backend the same code compares them, that of `collectives`, and `test_fa
 run here on simulated ranks, which is quickest.
 """
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import World
-from tests.world.programs import failure, lines, rank
+from tests.world.programs import come_to_their_waits, failure, lines, rank
 
 
 def disagree_about_sparsity() -> None:
@@ -104,9 +107,57 @@ def test_calls_that_do_not_fit(program, headline) -> None:
     assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
 
 
+@pytest.mark.parametrize(
+    ("late", "kind", "finding"),
+    [
+        (3, "mismatch", "the ranks disagree about the members in new_group([2, 3]): rank 2: [2, 3]; rank 3: [3]"),
+        (2, "absent", "rank 3 also called init_device_mesh at test_mismatches.py line"),
+    ],
+)
+def test_meshes_of_different_shapes(late, kind, finding) -> None:
+    def program() -> None:
+        if rank() == late:
+            come_to_their_waits()
+        init_device_mesh("cpu", (1, 4) if rank() == 3 else (2, 2))
+
+    error = failure(World(4), program)
+    assert error.kind == kind and finding in str(error), error
+    assert "Next: call init_device_mesh on every rank, in the same order and with the same arguments" in str(error)
+
+
+def test_a_call_of_a_thread_is_named_as_one() -> None:
+    def program() -> None:
+        if rank() == 0:
+            thread = threading.Thread(target=dist.barrier)
+            thread.start()
+            thread.join()
+        dist.all_reduce(torch.ones(1))
+
+    error = failure(World(2, backend="processes"), program)
+    assert "\n  rank 0 called barrier #1 in a thread at test_mismatches.py line" in str(error)
+    assert "\n  rank 1 called all_reduce #1 at test_mismatches.py line" in str(error)
+    assert "Give the calls of a thread a group of their own: dist.new_group()." in str(error)
+
+
 def test_the_message_on_shapes_says_that_torch_compares_only_sizes() -> None:
     error = failure(World(2), lambda: dist.all_reduce(torch.ones(2, 3) if rank() else torch.ones(6)))
     assert "torch alone would run this: it matches the elements in the order of memory" in str(error)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "gather", "scatter"])
+def test_the_message_on_the_shapes_of_a_list_says_that_gloo_refuses_them(op) -> None:
+    def program() -> None:
+        mine, parts = torch.ones(3 - rank(), 2 + rank()), [torch.ones(3, 2), torch.ones(2, 3)]
+        if op == "all_gather":
+            dist.all_gather(parts, mine)
+        elif op == "gather":
+            dist.gather(mine, parts if rank() == 0 else None)
+        else:
+            dist.scatter(mine, parts if rank() == 0 else None)
+
+    error = failure(World(2), program)
+    assert f"the ranks disagree about the shape in {op} #1: rank 0: float32 [3, 2]; rank 1:" in str(error)
+    assert "refuses a list of different shapes" in str(error) and "torch alone would run" not in str(error)
 
 
 @pytest.mark.parametrize("shapes", [((), (1,)), ((1, 1), (1,)), ((0,), (0, 4))], ids=str)
