@@ -97,6 +97,17 @@ def test_a_bf16_engine_resumes_with_all_32_bits(engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_bf16_averages_of_two_backwards_add_up(engine) -> None:
+    def rank():
+        ours = made(engine, nn.Linear(4, 4, bias=False).to(torch.bfloat16))
+        for _ in range(2):  # without no_sync
+            ours(torch.full((1, 4), 1.0 + dist.get_rank(), dtype=torch.bfloat16)).sum().backward()
+        return ours.clip_grad_norm_(100.0).item()
+
+    assert [*world(2).run(rank)] == pytest.approx([12.0, 12.0])  # 16 elements of 2 · 1.5 each
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_float64_stays_float64(engine) -> None:
     def rank():
         ours = made(engine, make("stack").double(), Adam)
