@@ -58,6 +58,7 @@ class InBackward:
         self._reduce, self._finish = weakly(reduce), weakly(finish)
         self._bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
         self._waiting: list[FlatBucket] = []
+        self._in_backward = False
         self.enabled = True
         model.register_forward_hook(weakly(self._on_output))
         for param in self._bucket_of:
@@ -67,7 +68,8 @@ class InBackward:
         before_backward(output, self._begin)
 
     def _begin(self) -> None:
-        if self.enabled and not self._waiting:
+        if self.enabled and not self._in_backward:
+            self._in_backward = True
             self._waiting = list(self._buckets)
             after_backward(self._end)
 
@@ -85,4 +87,8 @@ class InBackward:
     def _end(self) -> None:
         while self._waiting:  # this rank has no gradients for some of their parameters; other ranks may
             self._reduce(self._waiting.pop(0))
+        for bucket in self._buckets:
+            if bucket.arrived:  # reentrant checkpointing used a layer twice: gradients after their bucket's reduction
+                self._reduce(bucket)
+        self._in_backward = False
         self._finish()

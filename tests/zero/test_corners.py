@@ -293,6 +293,41 @@ def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span) -
         close(weights, dict(reference.state_dict()))
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("order", [(0, 1, 2, 1), (1, 0, 1, 2)])
+def test_a_layer_used_twice_under_checkpointing(engine, use_reentrant, order) -> None:
+    """The reentrant kind gives the layer's gradient in two parts. The second may come after the first was reduced."""
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            for number in order:
+                x = checkpoint(lambda x, layer=self.layers[number]: layer(x).tanh(), x, use_reentrant=use_reentrant)
+            return x
+
+    def rank():
+        ours = made(engine, Again(), **({} if engine == "Stage3" else {"bucket_bytes": 1}))
+        train(ours, dist.get_rank(), range(2))
+        for step in (2, 3):  # gradients of two backwards, without no_sync
+            loss_of(ours, batch(step, dist.get_rank())).backward()
+        ours.step()
+        return ours.state_dict()
+
+    reference = Again()
+    optimizer, _ = one_process(reference, SGD, {"lr": 0.1}, 2, range(2))
+    for step in (2, 3):
+        loss_of(reference, torch.cat([batch(step, rank) for rank in range(2)])).backward()
+    optimizer.step()
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
 class Twice(nn.Module):
     """Runs its blocks in an order of its own, and one of them twice."""
 
