@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakMethod
 
+import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
@@ -22,6 +23,20 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
     """Return a hook that calls `method` as long as its object lives: it does not keep the object alive."""
     weak = WeakMethod(method)
     return lambda *args: (alive := weak()) and alive(*args)
+
+
+def check_finished(in_backward: bool) -> None:
+    """Raise an error if a backward has begun and not ended, unless this forward is within it (checkpointing).
+
+    Raises:
+        RuntimeError: the backward failed. Each rank may have averaged a different part of its gradients.
+    """
+    if in_backward and torch._C._current_graph_task_id() == -1:  # no backward runs. Private; torch's checkpoint uses it
+        raise RuntimeError(
+            "the engine's last backward did not finish: it raised an error, or was interrupted. Some of its gradients "
+            "may have been averaged, others not, so training cannot go on from there. Make the model and the engine "
+            "again, and load your last checkpoint."
+        )
 
 
 def before_backward(output: Any, fn: Callable[[], None]) -> None:
@@ -65,6 +80,7 @@ class InBackward:
             param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
 
     def _on_output(self, model: nn.Module, args: Any, output: Any) -> None:
+        check_finished(self._in_backward)
         before_backward(output, self._begin)
 
     def _begin(self) -> None:

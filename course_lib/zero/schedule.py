@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from .backward import after_backward, before_backward, tensors_in, weakly
+from .backward import after_backward, before_backward, check_finished, tensors_in, weakly
 from .buckets import FlatBucket
 from .engine import Ranks
 from .units import Unit, blocks, materialize, parameters_by_unit
@@ -75,6 +75,7 @@ class Units:
     # -- forward: a unit is gathered before it and freed after it ------------------------------------------------------
 
     def _before_forward(self, unit: Unit, module: nn.Module, args: Any) -> None:
+        check_finished(self._in_backward)
         if not self._in_backward:
             if unit.number == 0:
                 self._gathered = 0

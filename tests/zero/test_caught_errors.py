@@ -5,8 +5,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
 
-from course_lib import zero
+from course_lib import RankError, zero
 from tests.zero.models import batch, loss_of, one_process, train, world
 
 ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
@@ -70,6 +71,12 @@ def test_a_step_that_failed_on_every_rank_can_be_left_out(engine, where, options
         torch.testing.assert_close(weights, dict(reference.state_dict()))
 
 
+@pytest.mark.parametrize("engine", ["DataParallel", "Stage2", "Stage3"])
+def test_training_after_a_backward_that_failed_is_refused(engine) -> None:
+    with pytest.raises(RankError, match=r"last backward did not finish: .* load your last checkpoint"):
+        world(2).run(trained_with_one_error, engine, "backward")
+
+
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_parameters_left_by_a_failed_evaluation_are_not_those_after_the_next_step(prefetch) -> None:
     def rank():
@@ -87,5 +94,31 @@ def test_parameters_left_by_a_failed_evaluation_are_not_those_after_the_next_ste
 
     reference = Layers()
     one_process(reference, SGD, {"lr": 0.1}, 2, range(2))
+    for weights in world(2).run(rank):
+        torch.testing.assert_close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_whole_model_runs_again_within_a_backward(engine, use_reentrant) -> None:
+    def loss(model, rank):
+        first, second = (batch(step, rank).requires_grad_() for step in range(2))
+        parts = [checkpoint(model, x, use_reentrant=use_reentrant) for x in (first, second)]
+        return sum(part.square().mean() for part in parts)
+
+    def rank():
+        ours = getattr(zero, engine)(Layers(), SGD, lr=0.1)
+        for _ in range(2):
+            ours.zero_grad()
+            loss(ours, dist.get_rank()).backward()
+            ours.step()
+        return ours.state_dict()
+
+    reference = Layers()
+    optimizer = SGD(reference.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (sum(loss(reference, rank) for rank in range(2)) / 2).backward()
+        optimizer.step()
     for weights in world(2).run(rank):
         torch.testing.assert_close(weights, dict(reference.state_dict()))
