@@ -598,6 +598,15 @@ def test_a_state_of_other_groups_is_refused() -> None:
         world(2).run(rank)
 
 
+def test_a_models_state_is_no_optimizers_state() -> None:
+    def rank() -> None:
+        ours = made("Stage2", nn.Linear(2, 2))
+        ours.load_optimizer_state_dict(ours.state_dict())
+
+    with pytest.raises(RankError, match=r"keys 'state' and 'param_groups', and this has \['weight', 'bias'\]"):
+        world(2).run(rank)
+
+
 def test_units_must_be_modules_of_the_model_and_apart() -> None:
     def rank(units) -> None:
         model = make("stack")
