@@ -142,7 +142,9 @@ def adapt(app: "Sphinx", what: str, name: str, obj: object, options: object, lin
 
 
 def read(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Put the address of the repository into a page, in the place of the example."""
+    """Lead links from notebooks to their pages, and put the repository's address in the place of the example."""
+    if not name.startswith("lessons/"):
+        source[0] = source[0].replace("](../../notebooks/", "](../lessons/").replace("](../notebooks/", "](lessons/")
     if REPOSITORY:
         source[0] = source[0].replace("https://github.com/OWNER/NAME", REPOSITORY)
         source[0] = source[0].replace("clone of the repository", f"clone of [the repository]({REPOSITORY})")

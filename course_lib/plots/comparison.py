@@ -19,10 +19,11 @@ def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
         at: the label of a mark; the peak by default.
 
     Raises:
-        ValueError: there is no run, or one without this mark.
+        ValueError: there is no run by name, or one without this mark.
     """
-    if not runs:
-        raise ValueError("compare_memory({}): there is no run. Give at least one, {'stage 0': run}.")
+    if not runs or not isinstance(runs, Mapping):
+        kind = type(runs).__name__
+        raise ValueError(f"compare_memory: no run by name in this {kind}. Give at least one, {{'stage 0': run}}.")
     held = {name: _held(name, run, at) for name, run in runs.items()}
     canvas = Canvas()
     draw_bars(canvas, held)

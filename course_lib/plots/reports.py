@@ -57,10 +57,11 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
         plans: plans for larger models, by name.
 
     Raises:
-        ValueError: there is no run, or the number of steps differs from the first run's.
+        ValueError: there is no run by name, or the number of steps differs from the first run's.
     """
-    if not runs:
-        raise ValueError("report({}): there is no training to compare. Give it at least one, {'one process': run}.")
+    if not runs or not isinstance(runs, Mapping):
+        kind = type(runs).__name__
+        raise ValueError(f"report: no run by name in this {kind}. Give at least one, {{'one process': run}}.")
     losses = {name: [sum(step) / len(step) for step in zip(*run, strict=True)] for name, run in runs.items()}
     first, *others = losses
     for name in others:

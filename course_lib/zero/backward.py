@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakMethod
 
+import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
@@ -22,6 +23,20 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
     """Return a hook that calls `method` as long as its object lives: it does not keep the object alive."""
     weak = WeakMethod(method)
     return lambda *args: (alive := weak()) and alive(*args)
+
+
+def check_finished(in_backward: bool) -> None:
+    """Raise an error if a backward has begun and not ended, unless this forward is within it (checkpointing).
+
+    Raises:
+        RuntimeError: the backward failed. Each rank may have averaged a different part of its gradients.
+    """
+    if in_backward and torch._C._current_graph_task_id() == -1:  # no backward runs. Private; torch's checkpoint uses it
+        raise RuntimeError(
+            "the engine's last backward did not finish: it raised an error, or was interrupted. Some of its gradients "
+            "may have been averaged, others not, so training cannot go on from there. Make the model and the engine "
+            "again, and load your last checkpoint."
+        )
 
 
 def before_backward(output: Any, fn: Callable[[], None]) -> None:
@@ -58,16 +73,19 @@ class InBackward:
         self._reduce, self._finish = weakly(reduce), weakly(finish)
         self._bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
         self._waiting: list[FlatBucket] = []
+        self._in_backward = False
         self.enabled = True
         model.register_forward_hook(weakly(self._on_output))
         for param in self._bucket_of:
             param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
 
     def _on_output(self, model: nn.Module, args: Any, output: Any) -> None:
+        check_finished(self._in_backward)
         before_backward(output, self._begin)
 
     def _begin(self) -> None:
-        if self.enabled and not self._waiting:
+        if self.enabled and not self._in_backward:
+            self._in_backward = True
             self._waiting = list(self._buckets)
             after_backward(self._end)
 
@@ -85,4 +103,8 @@ class InBackward:
     def _end(self) -> None:
         while self._waiting:  # this rank has no gradients for some of their parameters; other ranks may
             self._reduce(self._waiting.pop(0))
+        for bucket in self._buckets:
+            if bucket.arrived:  # reentrant checkpointing used a layer twice: gradients after their bucket's reduction
+                self._reduce(bucket)
+        self._in_backward = False
         self._finish()

@@ -78,6 +78,7 @@ class DataParallel(Engine):
                 if grad is not None:
                     bucket.add_grad(shard.param, grad, self.ranks.scale)
             shard.param.grad = shard.values.grad = None
+        bucket.grad_shard = None  # it is in flat_grad now
         flat_grad = bucket.take_flat_grad()
         work = dist.all_reduce(flat_grad, group=self.ranks.process_group, async_op=True)
         self._reductions.append((bucket, flat_grad, work))
@@ -85,7 +86,7 @@ class DataParallel(Engine):
     def _end_backward(self) -> None:
         for bucket, flat_grad, work in self._reductions:
             work.wait()
-            bucket.grad_shard = flat_grad
+            bucket.add_grad_shard(flat_grad)
         self._reductions.clear()
         self.show_grads()
 

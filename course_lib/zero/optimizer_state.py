@@ -154,7 +154,16 @@ def gather(engine: Engine) -> dict[str, Any]:
 
 
 def load(engine: Engine, whole: Mapping[str, Any]) -> None:
-    """Give this rank's optimizer its shards of a whole state."""
+    """Give this rank's optimizer its shards of a whole state.
+
+    Raises:
+        ValueError: this is no optimizer's state.
+    """
+    if not {"state", "param_groups"} <= whole.keys():
+        raise ValueError(
+            f"an optimizer's state has the keys 'state' and 'param_groups', and this has {list(whole)[:3]}. Give what "
+            "optimizer_state_dict() of an engine, or state_dict() of a plain optimizer, returned."
+        )
     number_of = _numbers(engine)
     pieces = {}
     for shard in engine.shards():

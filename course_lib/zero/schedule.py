@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from .backward import after_backward, before_backward, tensors_in, weakly
+from .backward import after_backward, before_backward, check_finished, tensors_in, weakly
 from .buckets import FlatBucket
 from .engine import Ranks
 from .units import Unit, blocks, materialize, parameters_by_unit
@@ -59,21 +59,28 @@ class Units:
     @contextmanager
     def ready(self) -> Iterator[None]:
         """Return a context in which all units are gathered."""
+        self._free()
         for unit in self.units:
             unit.ready()
         try:
             yield
         finally:
-            for unit in self.units:
-                unit.free()
+            self._free()
+
+    def _free(self) -> None:
+        """Free all units: also those that a forward has left gathered because it failed."""
+        for unit in self.units:
+            unit.free()
 
     # -- forward: a unit is gathered before it and freed after it ------------------------------------------------------
 
     def _before_forward(self, unit: Unit, module: nn.Module, args: Any) -> None:
+        check_finished(self._in_backward)
         if not self._in_backward:
             if unit.number == 0:
                 self._gathered = 0
                 self.running.clear()
+                self._free()
             self._gather_up_to(unit.number + self._prefetch)
             inputs = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
             if unit.number > 0 and len(inputs) == 1:  # backward is done with the unit when it comes to its only input

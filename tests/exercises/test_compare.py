@@ -11,7 +11,8 @@ import torch
 
 from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict, at_most, only_calls, same_calls
 from course_lib.exercises.checking.compare import findings
-from course_lib.exercises.checking.plain import Array, Opaque, difference, plain, same
+from course_lib.exercises.checking.patterns import recognise_pattern
+from course_lib.exercises.checking.plain import Array, Gap, Opaque, difference, plain, same
 from course_lib.exercises.checking.texts import pair, short
 from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
@@ -244,6 +245,15 @@ def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert "Exactly 3/2 times" in findings(trial([t(1000, 7)], [t(1500, 10.5)]))[0].likely
     assert "Exactly 2 times" in findings(trial([123.4], [246.8]))[0].likely
     assert findings(trial([4], [3]))[0].likely == ""
+    assert findings(trial([t(17, 34)], [t(19, 38)]))[0].likely == ""  # some such fraction is near every ratio
+
+
+def test_a_factor_is_exact_also_where_the_tolerance_is_wide() -> None:
+    def likely(given):
+        return recognise_pattern(Gap(expected=(3000.0,), given=(given,), before=((),), tolerance=0.01))
+
+    assert "Exactly 1/4 times" in likely(750.0).likely
+    assert likely(754.5) is None
 
 
 def test_a_ranks_number_times_the_world_size_is_not_called_a_sum() -> None:

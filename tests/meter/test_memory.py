@@ -500,10 +500,12 @@ def test_a_long_history_is_condensed_and_still_adds_up(monkeypatch) -> None:
 
 def test_the_allocator_rounds_as_cuda_does() -> None:
     def program():
-        small, medium, large = (torch.empty(size, dtype=torch.uint8) for size in (1, 2**20, 16_000_000))
-        return small, medium, large
+        # 15.26 MiB in 16; 11 MiB in 12, of which exactly 1 MiB is left; and a block less, of which more is left
+        sizes = (1, 2**20, 16_000_000, 11 * 2**20, 11 * 2**20 - 512)
+        return [torch.empty(size, dtype=torch.uint8) for size in sizes]
 
-    assert measured(program, allocator="cuda").current_bytes == 512 + 2**20 + 8 * 2**21  # 15.26 MiB in 16
+    used = (512, 2**20, 16 * 2**20, 12 * 2**20, 11 * 2**20 - 512)
+    assert measured(program, allocator="cuda").current_bytes == sum(used)
 
 
 def test_an_unknown_allocator_is_refused() -> None:

@@ -561,8 +561,9 @@ def test_runs_without_the_mark_are_refused() -> None:
         ValueError, match=r"'first' has no mark 'forward' on some rank\. Marks of its rank 0: 'forward'"
     ):
         compare_memory({"first": RUNS[0]}, at="forward")
-    with pytest.raises(ValueError, match="there is no run"):
-        compare_memory({})
+    for runs in ({}, RUNS[0]):
+        with pytest.raises(ValueError, match=r"compare_memory: no run by name in this \w+\. Give at least one"):
+            compare_memory(runs)
 
 
 def test_a_run_that_held_nothing_is_an_empty_bar() -> None:

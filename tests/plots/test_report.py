@@ -65,7 +65,8 @@ def test_a_saved_page_is_one_that_a_browser_shows(tmp_path: Path) -> None:
 
 
 def test_no_training_and_other_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no training to compare\. Give it at least one"):
-        report({})
+    for runs in ({}, ALONE):
+        with pytest.raises(ValueError, match=r"report: no run by name in this \w+\. Give at least one"):
+            report(runs)
     with pytest.raises(ValueError, match=r"'short' has 1 losses and 'alone' has 2\. Compare"):
         report({"alone": ALONE, "short": Training([[4.0]], [8000])})

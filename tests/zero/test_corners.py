@@ -97,6 +97,17 @@ def test_a_bf16_engine_resumes_with_all_32_bits(engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_bf16_averages_of_two_backwards_add_up(engine) -> None:
+    def rank():
+        ours = made(engine, nn.Linear(4, 4, bias=False).to(torch.bfloat16))
+        for _ in range(2):  # without no_sync
+            ours(torch.full((1, 4), 1.0 + dist.get_rank(), dtype=torch.bfloat16)).sum().backward()
+        return ours.clip_grad_norm_(100.0).item()
+
+    assert [*world(2).run(rank)] == pytest.approx([12.0, 12.0])  # 16 elements of 2 · 1.5 each
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_float64_stays_float64(engine) -> None:
     def rank():
         ours = made(engine, make("stack").double(), Adam)
@@ -278,6 +289,41 @@ def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span) -
 
     reference = build()
     one_process(reference, Adam, {"lr": 0.01}, 2, range(2))
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("order", [(0, 1, 2, 1), (1, 0, 1, 2)])
+def test_a_layer_used_twice_under_checkpointing(engine, use_reentrant, order) -> None:
+    """The reentrant kind gives the layer's gradient in two parts. The second may come after the first was reduced."""
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            for number in order:
+                x = checkpoint(lambda x, layer=self.layers[number]: layer(x).tanh(), x, use_reentrant=use_reentrant)
+            return x
+
+    def rank():
+        ours = made(engine, Again(), **({} if engine == "Stage3" else {"bucket_bytes": 1}))
+        train(ours, dist.get_rank(), range(2))
+        for step in (2, 3):  # gradients of two backwards, without no_sync
+            loss_of(ours, batch(step, dist.get_rank())).backward()
+        ours.step()
+        return ours.state_dict()
+
+    reference = Again()
+    optimizer, _ = one_process(reference, SGD, {"lr": 0.1}, 2, range(2))
+    for step in (2, 3):
+        loss_of(reference, torch.cat([batch(step, rank) for rank in range(2)])).backward()
+    optimizer.step()
     for weights in world(2).run(rank):
         close(weights, dict(reference.state_dict()))
 
@@ -549,6 +595,15 @@ def test_a_state_of_other_groups_is_refused() -> None:
         ours.load_optimizer_state_dict(SGD([torch.ones(1, requires_grad=True)]).state_dict())
 
     with pytest.raises(RankError, match=r"the state has parameter groups of \[1\] parameters, and this engine has"):
+        world(2).run(rank)
+
+
+def test_a_models_state_is_no_optimizers_state() -> None:
+    def rank() -> None:
+        ours = made("Stage2", nn.Linear(2, 2))
+        ours.load_optimizer_state_dict(ours.state_dict())
+
+    with pytest.raises(RankError, match=r"keys 'state' and 'param_groups', and this has \['weight', 'bias'\]"):
         world(2).run(rank)
 
 

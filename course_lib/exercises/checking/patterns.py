@@ -66,7 +66,8 @@ def _ratio(gap: Gap) -> Fraction | None:
         ratio = found or Fraction(top / bottom).limit_denominator(64)
         if ratio in (0, 1) or abs(ratio.numerator) > 64:
             return None
-        if not close(tuple(number * float(ratio) for number in expected_numbers), given_numbers, gap.tolerance):
+        scaled = tuple(number * float(ratio) for number in expected_numbers)
+        if not close(scaled, given_numbers, min(gap.tolerance, 1e-5)):  # a cause says "exactly"
             return None
         found = ratio
     return found
