@@ -201,7 +201,7 @@ def _more(gap: Gap, inner: Gap) -> str:
     texts differ, and which other named parts are right."""
     ((expected, given), *others), whole = inner.pairs, gap.expected[0]
     facts = ""
-    alike = [all(gap.same(values[0], one) for one in values) for values in (inner.given, inner.expected)]
+    alike = [gap.agreed(values) for values in (inner.given, inner.expected)]
     if alike == [True, False]:
         facts = " Every rank has the same, and the reference's ranks differ."
     if alike == [False, True] and None not in inner.given:

@@ -7,7 +7,7 @@ import itertools
 import math
 from fractions import Fraction
 
-from .plain import Cause, Gap, Plain, Recogniser, close, numbers, same
+from .plain import Cause, Gap, Recogniser, close, numbers
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
@@ -75,7 +75,7 @@ def _ratio(gap: Gap) -> Fraction | None:
 
 def _permuted(gap: Gap) -> Cause | None:
     size = gap.world_size
-    if _all_same(gap, gap.expected):
+    if gap.agreed(gap.expected):
         return None
     for order in itertools.permutations(range(size)) if size <= 4 else ():
         if all(gap.same(gap.expected[order[rank]], gap.given[rank]) for rank in range(size)):
@@ -85,7 +85,9 @@ def _permuted(gap: Gap) -> Cause | None:
 
 
 def _one_for_all(gap: Gap) -> Cause | None:
-    if gap.world_size < 2 or not _all_same(gap, gap.given) or _all_same(gap, gap.expected):
+    if gap.world_size < 2 or not gap.agreed(gap.given) or gap.agreed(gap.expected):
+        return None
+    if not any(numbers(gap.given[0]) or (True,)):  # zeros say nothing of a rank
         return None
     source = [rank for rank in range(gap.world_size) if gap.same(gap.expected[rank], gap.given[rank])]
     whose = f"what only rank {source[0]} should hold" if source else "the same"
@@ -108,9 +110,7 @@ def _not_combined(gap: Gap) -> Cause | None:
 
 def ranks_differ(gap: Gap) -> Cause | None:
     """Return the cause if all ranks should have the same result, and have not."""
-    # Losses of different data may be nearly equal. What the ranks share agrees better than the tolerance.
-    shared = all(same(gap.expected[0], value, min(gap.tolerance, 1e-6)) for value in gap.expected)
-    if gap.world_size < 2 or not shared or _all_same(gap, gap.given):
+    if gap.world_size < 2 or not gap.agreed(gap.expected) or gap.agreed(gap.given):
         return None
     return Cause(
         likely="",
@@ -147,7 +147,3 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _reordered,
     _not_combined,
 )
-
-
-def _all_same(gap: Gap, values: tuple[Plain, ...]) -> bool:
-    return all(gap.same(values[0], value) for value in values)

@@ -227,6 +227,10 @@ class Gap:
     def same(self, expected: Plain, given: Plain) -> bool:
         return same(expected, given, self.tolerance)
 
+    def agreed(self, values: tuple[Plain, ...]) -> bool:
+        """Return whether all ranks hold the same. Losses of different data may agree within the tolerance."""
+        return all(same(values[0], value, min(self.tolerance, 1e-6)) for value in values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:

@@ -14,14 +14,15 @@ from ..data_parallel.data import give_gradients, parameters
 def draw(rng: random.Random, number: int) -> Case:
     """Draw an expert without a token, and so without a gradient, on one rank of draw 1."""
     world_size, seed, idle = draw_world_size(rng, number), rng.getrandbits(31), rng.randrange(2)
-    shapes = [(rng.randint(1, 3), rng.randint(1, 3)) for _ in range(4)]
+    shapes, shared = [(rng.randint(1, 3), rng.randint(1, 3)) for _ in range(5)], 2 + number % 2
 
     def args(rank: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         params = parameters(shapes, torch.float64, seed)
-        give_gradients(params, seed, rank, unused=[2] if number == 1 and rank == idle else [])
-        return params[:2], params[2:]
+        give_gradients(params, seed, rank, unused=[shared] if number == 1 and rank == idle else [])
+        return params[:shared], params[shared:]
 
-    return Case(world_size=world_size, args=args, what="2 shared parameters, 2 of the rank's own expert")
+    what = f"{shared} shared parameters, {5 - shared} of the rank's own expert"
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def gradients(solution: Solution, shared: list[nn.Parameter], experts: list[nn.Parameter]) -> Any:

@@ -11,12 +11,13 @@ from ...exercises import Case, Exercise, Solution, draw_world_size
 
 
 class Model(nn.Module):
-    """Parameters, one of them frozen, and buffers, one of them not in the state dict, and one of whole numbers that
-    float32 does not have."""
+    """Parameters, one of them frozen and some deep inside, and buffers, one of them not in the state dict, and one of
+    whole numbers that float32 does not have."""
 
     def __init__(self, width: int, frozen: bool, hidden_buffer: bool) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 1)
+        self.first, self.norm = nn.Linear(2, width), nn.BatchNorm1d(width)
+        self.last = nn.Sequential(nn.Sequential(nn.Linear(width, 1)))
         self.scale = nn.Parameter(torch.randn(()))
         self.first.weight.requires_grad_(not frozen)
         running_mean, batches = self.norm.running_mean, self.norm.num_batches_tracked
@@ -40,18 +41,23 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def model_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]:
-    before, memory = list(model.parameters()), _addresses(model)
+    before, memory, trained = list(model.parameters()), _addresses(model), _trained(model)
     solution(model)
     kept = all(param is was for param, was in zip(model.parameters(), before, strict=True))
     values = {name: values.detach() for name, values in [*model.named_parameters(), *model.named_buffers()]}
     return values | {
         "the parameters are still the same objects": kept,
         "parameters and buffers are still in the same memory": _addresses(model) == memory,
+        "the same parameters are trained": _trained(model) == trained,
     }
 
 
 def _addresses(model: nn.Module) -> list[int]:
     return [tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]]
+
+
+def _trained(model: nn.Module) -> list[bool]:
+    return [param.requires_grad for param in model.parameters()]
 
 
 exercise = Exercise("data_parallel.broadcast_model", title="Start alike", draw=draw, trial=model_afterwards,

@@ -13,14 +13,15 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = draw_world_size(rng, number), rng.getrandbits(32)
     tokens = rng.sample(range(1, 2 + world_size), world_size)
     padding = [0] * world_size if number == 0 else [rng.randint(1, 3) for _ in tokens]
+    classes = 2 + number % 2
     if number == 2:
         tokens[rng.randrange(world_size)] = 0
 
     def args(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         length = tokens[rank] + padding[rank]
-        targets = whole_numbers(length, seed=seed, rank=rank, dtype=torch.int64) % 2
+        targets = whole_numbers(length, seed=seed, rank=rank, dtype=torch.int64) % classes
         targets[tokens[rank] :] = -100
-        return whole_numbers(length, 2, seed=seed, rank=rank) / 100, targets
+        return whole_numbers(length, classes, seed=seed, rank=rank) / 100, targets.roll(number)  # padding is anywhere
 
     what = f"tokens on each: {', '.join(map(str, tokens))}" + ", and padding" * any(padding)
     return Case(world_size=world_size, args=args, what=what)
@@ -28,7 +29,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def averaged(solution: Solution, scores: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the gradient and the loss as data parallel makes them: each is averaged over ranks."""
-    weight = torch.ones(2, requires_grad=True)
+    weight = torch.ones(scores.shape[1], requires_grad=True)
     loss = solution(scores * weight, targets)
     loss.backward()
     value = loss.detach().reshape(()).float().clone()  # a loss in fp64 is right, too

@@ -32,13 +32,13 @@ def trained_and_exported(solution: Solution, width: int, seed: int) -> dict[str,
 
     torch.manual_seed(seed)
     checkpoint = make_model().state_dict()
-    tokens = torch.randint(8, (4, 9), generator=torch.Generator().manual_seed(seed + dist.get_rank()))
-    losses, export = solution(make_model, checkpoint, [tokens] * 6)
+    batches = torch.randint(8, (6, 4, 9), generator=torch.Generator().manual_seed(seed + dist.get_rank()))
+    losses, export = solution(make_model, checkpoint, list(batches))
     trained, server = models[-1], make_model()
     served = server.load_state_dict(export, strict=False)
     with torch.no_grad():
-        scores = server(tokens[:, :-1])
-        served_loss = F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()).item()
+        scores, targets = server(batches[-1, :, :-1]), batches[-1, :, 1:]
+        served_loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten()).item()
     return {
         "losses": losses,
         "loss of the exported model": served_loss,

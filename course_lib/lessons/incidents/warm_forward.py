@@ -37,9 +37,9 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def trained(solution: Solution, width: int, seed: int) -> dict[str, Any]:
-    """Train on one batch, different on each rank, again and again; return the losses and how far parameters moved."""
-    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
-    batches = [(x, x.sum(1, keepdim=True))] * 5
+    """Train on batches that differ on each rank; return the losses and how far parameters moved."""
+    xs = torch.randn(5, 4, 2, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
+    batches = [(x, x.sum(1, keepdim=True)) for x in xs]
     model, before, whole = Net(width, seed), dict(Net(width, seed).named_parameters()), [""]
 
     def look(*_: Any) -> None:  # the last forward counts

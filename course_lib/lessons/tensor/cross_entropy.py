@@ -32,7 +32,7 @@ def one_step(solution: Solution, scores: Tensor, targets: Tensor) -> Any:
 
 exercise = Exercise("tensor.cross_entropy", title="A loss without the scores", draw=draw, trial=one_step, case_count=4,
     rules=[only_calls("all_reduce"), at_most("all_reduce", 3),
-        sends_no_more("three all-reduces of one number for each token")], task="""
+        sends_no_more("three all-reduces of one number for each token", slack=1)], task="""
     The head is cut along the vocabulary as well: this rank has the scores of the tokens from `rank * scores.shape[1]`
     on. Return the mean cross-entropy of the whole scores, on every rank, as `F.cross_entropy` computes it in one
     process. For each token it is log(sum of exp(score)) minus the score of the target. Backward gives this

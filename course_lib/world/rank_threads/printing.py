@@ -46,7 +46,7 @@ class Lines:
 
     Attributes:
         every: seconds between two updates of ranks that are processes. A shorter run prints its output once, in the
-            order of ranks, and so always the same; ranks that are threads, after the run. 0: all print at once.
+            order of ranks, and so always the same; of ranks that are threads, see `supervisor`. 0: all print at once.
     """
 
     every = 0.25

@@ -20,6 +20,7 @@ STOP_EVERY = 0.02  # seconds between two looks at the ranks that must stop
 UNWINDING = 0.1  # seconds that a rank has for its `finally` blocks, before it is asked to stop again
 GRACE = 0.4  # seconds in which ranks must stop, before they are left behind
 DELIVERING = 0.4  # seconds in which results that no rank waits for may still be delivered
+SILENT = 5.0  # seconds after which a run shows what its ranks print; a shorter one prints all of a rank, then the next
 IMPORTING = 10.0  # seconds that a rank may take to finish an import before it is stopped there
 
 
@@ -32,7 +33,8 @@ def run_ranks(
     """
     for rank in ranks:
         rank.start()
-    _supervise(coordinator, ranks, timeout, late, lambda: None if lines.every else _show(ranks, lines))
+    silent = time.monotonic() + (SILENT if lines.every else 0.0)
+    _supervise(coordinator, ranks, timeout, late, lambda: time.monotonic() > silent and _show(ranks, lines))
     by_number = {rank.rank: rank for rank in ranks}
     reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
     _close_groups(coordinator, ranks)
@@ -69,7 +71,7 @@ def _supervise(
     ranks: Sequence[RankThread],
     timeout: float,
     late: list[Any],
-    show: Callable[[], None],
+    show: Callable[[], object],
 ) -> None:
     """Wait until the run is over, and `show` its output. Fail it after `timeout` seconds, or when `late` holds an
     interrupt."""

@@ -4,6 +4,7 @@ import importlib
 import os
 import random
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World
+from course_lib.world.rank_threads import supervisor
 from course_lib.world.rank_threads.printing import Lines
 from tests.world.programs import rank, total
 
@@ -22,6 +24,23 @@ def test_results_come_in_the_order_of_ranks(world) -> None:
     assert run[2] == (2, 4) and len(run) == 4 and run[-1] == (3, 4)
     with pytest.raises(CourseError, match=r"run\[4\]: this run has ranks 0 to 3\. Choose one of them\."):
         run[4]
+
+
+def test_a_long_run_of_simulated_ranks_shows_lines_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def talk() -> None:
+        print("begins")
+        dist.barrier()
+        time.sleep(1)
+        print("ends")
+
+    World(2).run(talk)
+    assert capsys.readouterr().out == "".join(f"[rank {r}] begins\n[rank {r}] ends\n" for r in (0, 1))
+
+    monkeypatch.setattr(supervisor, "SILENT", 0.0)
+    World(2).run(talk)
+    assert capsys.readouterr().out.startswith("[rank 0] begins\n[rank 1] begins\n")
 
 
 def test_the_run_shows_what_ranks_returned(local_world) -> None:
