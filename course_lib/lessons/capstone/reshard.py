@@ -18,7 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
     numel, padding = rng.randint(3, 5) * 12 + (9, 5, 1, 7, 2, 3)[number % 6], PADDING[number % 3]
     if number == 4:
         numel = 5  # `chunk(4)` returns three chunks
-    seed, dtype = rng.getrandbits(32), (torch.float32, torch.float64)[number % 2]
+    seed, dtype = rng.getrandbits(32), (torch.float32, torch.float64, torch.float16)[number % 3]
 
     def args(rank: int) -> tuple[list[Tensor], int, int]:
         values = torch.randint(-9, 10, (numel,), generator=torch.Generator().manual_seed(seed)).to(dtype)

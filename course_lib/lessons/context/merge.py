@@ -7,10 +7,15 @@ from torch import Tensor
 
 from ...exercises import Case, Exercise, normal
 
+FAR = [[300.0, 0.0], [0.0, 300.0], [1000.0, 900.0], [-1000.0, -900.0]]
+
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw totals that differ little; then some whose exp overflows, and queries that have seen nothing yet."""
-    tokens, size, seed = rng.randint(3, 5), rng.randint(2, 4), rng.getrandbits(31)
+    """Draw totals that differ little; then some whose exp overflows, and queries that have seen nothing yet.
+
+    The last draw has totals far apart, or so far from 0 that their exp overflows, or vanishes, in float64, too.
+    """
+    tokens, size, seed = len(FAR) if number == 4 else rng.randint(3, 5), rng.randint(2, 4), rng.getrandbits(31)
 
     def args(rank: int) -> tuple[Tensor, ...]:
         output, seen = normal(2, tokens, size, seed=seed)
@@ -20,13 +25,15 @@ def draw(rng: random.Random, number: int) -> Case:
             total, seen_total = total + large, seen_total + large
         if number in (2, 3):
             output[:2], total[:2] = 0, -torch.inf
+        if number == 4:
+            total, seen_total = torch.tensor(FAR).split(1, dim=1)
         return output, total, seen, seen_total
 
-    what = f"{tokens} queries" + ", large totals" * (number in (1, 3))
+    what = f"{tokens} queries" + ", large totals" * (number in (1, 3)) + ", totals far apart" * (number == 4)
     return Case(world_size=1, args=args, what=what + ", two of which have seen nothing yet" * (number in (2, 3)))
 
 
-exercise = Exercise("context.merge", title="Softmax in two pieces", draw=draw, case_count=4, tolerance=1e-5,
+exercise = Exercise("context.merge", title="Softmax in two pieces", draw=draw, case_count=5, tolerance=1e-5,
     inputs_matter=False, task="""
     A query has attended to some keys, with the result `output`, and then to other keys, with the result `seen`. For
     each of the two, `total` is the logarithm of the sum of exp(score) over its keys. Return the result over all keys,
@@ -104,6 +111,13 @@ exercise.edit("weights-overflow", {MERGED: WITH_SUMS}, OVERFLOWS)
 
 exercise.edit("everything-overflows", {MERGED: WITH_SUMS, "torch.logaddexp(total, seen_total)":
     "(total.exp() + seen_total.exp()).log()"}, OVERFLOWS)
+
+exercise.edit("relative-to-seen", {
+    MERGED: "(output * (total - seen_total).exp() + seen) / ((total - seen_total).exp() + 1)",
+    "torch.logaddexp(total, seen_total)": "seen_total + torch.log1p((total - seen_total).exp())"}, """
+    You take exp of the difference of the two totals, in one direction only. Where it is large and positive, its exp is
+    infinite in float32. Next: take exp only of differences that are never positive.
+    """)
 
 exercise.edit("first-total-kept", {"(seen_total - both).exp(), both": "(seen_total - both).exp(), total"}, """
     You return the total of the first keys. With it, the next block would be weighed as if these keys were all that was

@@ -66,7 +66,9 @@ exercise = Exercise("data_parallel.seeds", title="Same parameters, different dro
     dropout, an element that rank 0 drops is dropped on all ranks, so the average over ranks contains less independent
     noise than one process has with the whole batch. No error appears. Code that cuts a *tensor* over ranks (tensor
     parallelism) needs the opposite in some places: equal dropout where ranks hold copies of the same activations.
-    A shuffled dataset needs equal seeds, too, so that the ranks agree which rank takes which example.""")
+    A shuffled dataset needs equal seeds, too, so that the ranks agree which rank takes which example. Compute seeds
+    from numbers: Python's `hash` of a text, and a process id, differ from process to process. Here all ranks share one
+    process, so the check cannot find a seed that depends on these.""")
 
 
 @exercise

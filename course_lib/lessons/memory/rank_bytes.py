@@ -10,7 +10,7 @@ CUTS: tuple[list[str], ...] = (
     OPTIMIZER + GRADIENTS,
     [*OPTIMIZER, *GRADIENTS, "parameters"],
     [],
-    ["parameters"],
+    ["parameters", "fp32 gradients"],
     ["gradients", "first moment", "second moment"],
 )
 

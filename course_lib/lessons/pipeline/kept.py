@@ -5,15 +5,21 @@ import random
 from ...exercises import Case, Exercise
 from .one_forward_one_backward import one_forward_one_backward
 
+UNEVEN = ("F0 B0 F1 F2 F3 B1 B2 F4 B3 B4", "F0 F1 F2 B2 F3 B3 B1 F4 F5 B5 B4 B0")
+"""The first keeps most in the middle; in the second, backwards come in a different order than forwards."""
+
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, micro_batches = ((4, 6), (3, 5), (4, 8), (2, 3), (5, 9), (4, 7))[number % 6]
-    rank = (0, 1, 2, 1, rng.randrange(5), rng.randrange(4))[number % 6]
-    if number % 3 == 2:  # goes further ahead later than at first
+    rank, world_size, micro_batches = ((0, 4, 6), (1, 3, 5), (2, 4, 8), (1, 2, 3))[number % 4]
+    if number % 6 > 3:
+        text = UNEVEN[number % 2]
+        schedule = [({"F": "forward", "B": "backward"}[action[0]], int(action[1:])) for action in text.split()]
+        what = f"the schedule {text}"
+    elif number % 6 == 2:  # goes further ahead later than at first
         schedule = [("forward", 0), ("forward", 1), ("backward", 0), *(("forward", n) for n in range(2, micro_batches))]
         schedule += [("backward", n) for n in range(1, micro_batches)]
         what = f"a schedule of {micro_batches} micro-batches"
-    elif number % 3 == 1:
+    elif number % 6 == 1:
         schedule = [("forward", n) for n in range(micro_batches)] + [("backward", n) for n in range(micro_batches)]
         what = f"all forward, all backward, {micro_batches} micro-batches"
     else:

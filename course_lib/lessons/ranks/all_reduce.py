@@ -13,9 +13,9 @@ from .ring_reduce_scatter import ring_reduce_scatter
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
-    # In turn: a remainder of 1; of 1 or 2; a matrix; a single rank; one number on 4 ranks; even sizes.
+    # In turn: a remainder of 1; of 1 or 2; a matrix; a single rank; on 4 ranks one number, and even sizes.
     shape = ((5,), (rng.choice([4, 5, 7]),), (3, rng.choice([3, 5])), (2, 2), (), (2, 12))[number % 6]
-    world_size = 4 if number % 6 == 4 else world_size
+    world_size = 4 if number % 6 > 3 else world_size
     dtype, seed = DTYPES[number % 3], rng.getrandbits(32)
     return Case(
         world_size=world_size,

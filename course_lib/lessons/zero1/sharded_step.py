@@ -38,15 +38,16 @@ def draw(rng: random.Random, number: int) -> Case:
 def parameters_afterwards(
     solution: Solution, params: Params, parts: Parts, make_optimizer: MakeOptimizer, grads: list[list[torch.Tensor]]
 ) -> Any:
-    """Make a step for each of `grads`, and return the parameters."""
+    """Make a step for each of `grads`, and return the parameters: those that the model has, not others in the list."""
+    before = list(params)
     step = solution(params, parts, make_optimizer)
     for of_step in grads if callable(step) else ():
-        give_gradients(params, of_step)
+        give_gradients(before, of_step)
         step()
     mark("after step()")
-    if not all(param.requires_grad for param in params):
+    if not all(param.requires_grad for param in before):
         return "frozen parameters"
-    return list(params) if callable(step) else step
+    return before if callable(step) else step
 
 
 exercise = Exercise("zero1.sharded_step", title="A sharded step", draw=draw, trial=parameters_afterwards,

@@ -19,32 +19,40 @@ from .start_reduction import start_reduction
 def draw(rng: random.Random, number: int) -> Case:
     """Draw backwards that use every layer, and fill the buckets in order, or the second before the first.
 
-    Or draw one backward in which some ranks leave some layers out. Then all buckets have one size, so that two
-    different buckets that meet are summed without an error, equally on every run.
+    Draw 2 has one backward in which a rank leaves a layer out. Then all buckets have one size, so that two different
+    buckets that meet are summed without an error, equally on every run. In draw 5, all ranks leave out the last layer
+    in the first of two backwards, and with it two of three gradients of a bucket. Draws 4 and 5 have 4 ranks: with
+    fewer, the gradient of a bucket that starts late would not always be larger than what may be kept.
     """
     world_size, layers, seed = draw_world_size(rng, number), rng.randint(4, 5), rng.getrandbits(32)
     dtype, widths, backwards = DTYPES[number % 2], rng.sample(range(3, 9), layers), 2
     per_bucket, unused, swapped = 2, {}, number == 4
-    if number in (2, 5):
+    world_size = 4 if number in (4, 5) else world_size
+    if number == 2:
         widths, backwards = [rng.randint(3, 6)] * layers, 1
         unused = {rng.randrange(world_size): rng.randint(1, layers - 1)}
+    elif number == 5:
+        layers, widths, per_bucket = 5, sorted(rng.sample(range(3, 9), 5)), 3
     elif number and not swapped:
         per_bucket = rng.choice((2, 3))  # with 3, layers and buckets do not end together
 
-    def args(rank: int) -> tuple[list[int], list[int], int, bool, list[Tensor], bool]:
+    def args(rank: int) -> tuple[list[int], list[list[int]], int, bool, list[Tensor], bool]:
         torch.manual_seed(seed)
-        used = [layer for layer in range(layers) if unused.get(rank) != layer]
+        used = [[layer for layer in range(layers) if unused.get(rank) != layer]] * backwards
+        if number == 5:
+            used = [[*range(layers - 1)], [*range(layers)]]
         batches = [whole_numbers(3, 2, seed=seed + part, rank=100 * rank, dtype=dtype) for part in range(backwards)]
-        return widths, used, per_bucket, swapped, batches, not unused and not swapped
+        return widths, used, per_bucket, swapped, batches, number not in (2, 4, 5)
 
     what = f"{layers} layers, {per_bucket} parameters in a bucket"
     what += f", {backwards} backward passes" * (backwards > 1) + ", a layer unused on one rank" * bool(unused)
+    what += ", the last layer unused in the first" * (number == 5)
     what += ", the second bucket complete before the first" * swapped
     return Case(world_size=world_size, args=args, what=what)
 
 
 def shards_of_each_backward(
-    solution: Solution, widths: list[int], used: list[int], per_bucket: int, swapped: bool, batches: list[Tensor],
+    solution: Solution, widths: list[int], used: list[list[int]], per_bucket: int, swapped: bool, batches: list[Tensor],
     lag: bool,
 ) -> list[list[Tensor | None]]:
     """Return the grad shards after each backward.
@@ -60,14 +68,14 @@ def shards_of_each_backward(
         if lag:
             last_rank_lags_behind(layer, len(widths))
 
-    model = Ladder(widths, used, batches[0].dtype, on_layer)
+    model = Ladder(widths, used[0], batches[0].dtype, on_layer)
     params = list(model.parameters())[::-1]
     buckets = [Bucket(params[begin : begin + per_bucket]) for begin in range(0, len(params), per_bucket)]
     if swapped:
         buckets[:2] = buckets[1::-1]
     finish = solution(buckets)
-    for batch in batches:
-        backward += 1
+    for batch, layers in zip(batches, used, strict=True):
+        backward, model.used = backward + 1, set(layers)
         model(batch).mean().backward()
         if lag:
             meet()

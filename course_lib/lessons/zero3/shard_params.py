@@ -29,6 +29,7 @@ def shard_and_parameters(
         "elements in each parameter": [param.numel() for param in params],
         "elements in each of the module's parameters": [param.numel() for param in module.params],
         "dtypes of the parameters": [str(param.dtype) for param in params],
+        "whether each parameter requires a gradient": [param.requires_grad for param in params],
         "whether the shard is a leaf": shard.is_leaf,
     }
 
@@ -104,6 +105,11 @@ exercise.edit("not-detached", {".detach()": ""}, """
     Autograd recorded how the shard was made from the parameters, so the shard is not a leaf. An optimizer refuses to
     update such a tensor, and its `.grad` stays None.
     Next: take the values without their history.""")
+
+exercise.edit("freezes", {"flat = ": "for param in params:\n    param.requires_grad_(False)\nflat = "}, """
+    You set `requires_grad` to False on the parameters, and it stays so. Backward then makes no gradients for them, and
+    nothing is trained. Next: take the values without their history, and leave the parameters' `requires_grad` as it is.
+    """)
 
 exercise.edit("remainder-dropped", {"F.pad(flat, (0, -flat.numel() % world_size))":
     "flat[: flat.numel() // world_size * world_size]"}, """
