@@ -187,8 +187,8 @@ exercise.edit("averaged-but-not-sharded", {"fully_shard(make_model())": "make_mo
     shards to save. Next: call `fully_shard` before you make the optimizer.""")
 
 exercise.edit("never-steps", {"optimizer.step()\n": ""}, """
-    The parameters keep the values that `make_model()` gave them: no step updates them.
-    Next: let the optimizer make a step after each backward.""")
+    The parameters keep the values that `make_model()` gave them: the optimizer makes no step, or finds no gradients.
+    Next: let the optimizer make a step after each backward, and clear the gradients only after the step.""")
 
 exercise.edit("gradients-add-up", {"optimizer.zero_grad()\n": ""}, """
     Your gradients add up from step to step. Next: call `optimizer.zero_grad()` after each step.""")
