@@ -26,7 +26,7 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 3)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
     stop = (3, 1)[number % 2]
     what = f"layers of width {width}, {PER_EPOCH} steps in an epoch, stopped after {stop} of {LAST}"
-    count = 2 * PER_EPOCH * world_size + 1
+    count = (2 * PER_EPOCH + 1) * world_size + 1  # one is left over on each rank, and one on all ranks together
     return Case(world_size=world_size, args=lambda rank: (width, count, seed, stop), what=what)
 
 
@@ -97,9 +97,9 @@ def train_steps(make_model: Callable[[], nn.Module], data: Dataset, folder: str,
     """Train with FSDP2 from step `begin` up to `end`, and return the loss of each step on this rank.
 
     Step 0 starts from the parameters that `make_model()` gives. A step takes 2 examples on each rank;
-    AdamW has lr=0.01. After the last step, all ranks save their shards with `dcp` in
-    `{folder}/step-{end}`. If `begin` is not 0, the program goes on from `{folder}/step-{begin}`, as if
-    it had not been stopped.
+    examples that are left over in an epoch are dropped. AdamW has lr=0.01. After the last step, all
+    ranks save their shards with `dcp` in `{folder}/step-{end}`. If `begin` is not 0, the program goes
+    on from `{folder}/step-{begin}`, as if it had not been stopped.
     """
     model = fully_shard(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -145,6 +145,13 @@ exercise.edit("begins-again-in-epoch-0", {BATCH: FROM_EPOCH_0.replace("step %", 
     which epoch it is, so every epoch has the same order. Next: let the epoch, and the place in it, follow from the
     number of the step.""")
 
+exercise.edit("keeps-what-is-left-over", {BATCH:
+    "sampler = DistributedSampler(data)\nepoch, place = divmod(step, len(sampler) // 2)\nsampler.set_epoch(epoch)\n"
+    "indices = list(sampler)[2 * place : 2 * place + 2]\nx, y = default_collate([data[index] for index in indices])"},
+    """
+    Your sampler keeps the examples that are left over, and repeats others until every rank has as many. So an epoch has
+    more steps. Next: give the sampler `drop_last=True`, or take the batch from your `remaining_batches`.""")
+
 exercise.edit("one-batch", {"(data, 2, step)": "(data, 2, begin)"}, """
     Every step of a call takes the same batch. Next: let the batch follow from the number of the step.""")
 
@@ -180,8 +187,8 @@ exercise.edit("averaged-but-not-sharded", {"fully_shard(make_model())": "make_mo
     shards to save. Next: call `fully_shard` before you make the optimizer.""")
 
 exercise.edit("never-steps", {"optimizer.step()\n": ""}, """
-    The parameters keep the values that `make_model()` gave them: no step updates them.
-    Next: let the optimizer make a step after each backward.""")
+    The parameters keep the values that `make_model()` gave them: the optimizer makes no step, or finds no gradients.
+    Next: let the optimizer make a step after each backward, and clear the gradients only after the step.""")
 
 exercise.edit("gradients-add-up", {"optimizer.zero_grad()\n": ""}, """
     Your gradients add up from step to step. Next: call `optimizer.zero_grad()` after each step.""")

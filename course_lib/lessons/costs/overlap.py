@@ -79,8 +79,8 @@ def in_lockstep(gather: list[float], compute: list[float], ahead: int) -> float:
 
 
 exercise.edit("all-of-memory", {"computed[max(i - ahead, 0)]": "0.0"}, """
-    Your gathers run ahead without a limit. Memory has room for `ahead` gathered units that have not computed yet, so
-    the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.""")
+    Your gathers run ahead without a limit. Memory has room for `ahead` gathered units besides the one that computes,
+    so the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.""")
 
 exercise.edit("one-too-many", {"i - ahead": "i - ahead - 1"}, """
     Your gathers run one unit too far ahead. With `ahead=0`, the gather of unit 1 begins when unit 0 has computed.

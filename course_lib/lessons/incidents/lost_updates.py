@@ -107,8 +107,8 @@ exercise.edit("everything-in-fp32", {AUTOCAST: FORWARD.replace("(x)", "(x.float(
     Next: keep fp32 for the weights, and compute in bf16: `torch.autocast`.""")
 
 exercise.edit("raises-the-learning-rate", BF16 | {"lr=0.0005": "lr=0.005"}, """
-    With ten times the learning rate the weights move, in steps of bf16. The updates are rounded up now instead of
-    down, and the schedule's small learning rate would still lose them.
+    With ten times the learning rate the weights move, in steps of bf16. The updates are rounded to multiples of about
+    0.004, some up and some down, and the schedule's small learning rate would still lose them.
     Next: keep the learning rate, and give the optimizer weights in fp32.""")
 
 exercise.edit("sums-the-loss", BF16 | {AUTOCAST: FORWARD, "loss.backward()": "(16 * loss).backward()"}, """

@@ -172,7 +172,8 @@ exercise.edit("smaller-limit", {**OWN, ROOT: ONE_STAGE.replace("max_norm)", "max
     factor of its own. Next: let all stages agree on one norm first.""")
 
 exercise.edit("no-clipping", {CLIP: ""}, """
-    You return the right norm and clip nothing. Next: scale the gradients of each stage by the same factor.""")
+    You return the right norm, and clip nothing or only after the step. Next: before `optimizer.step()`, scale the
+    gradients of each stage by the same factor.""")
 
 exercise.edit("clips-before-averaging", {
     "for param in part.parameters():\ndist.all_reduce(param.grad, group=copies)\nparam.grad /= copies.size()\n": "",

@@ -5,6 +5,7 @@
 import random
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -17,11 +18,13 @@ from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 from .one_forward_one_backward import one_forward_one_backward
 
 LAST = "when its last forward begins"
+KEEPS_INPUTS = "if it then keeps most inputs"
 MANY = 24
 ROOM = 51 * 4 * 2 * 4
 """Bytes of 51 activations in the case with many micro-batches. Ranks 1 and 2 of 4 have then gone back through at least
 21. Who keeps an input, an output and a gradient of each takes about 60 more than the reference. Who keeps what was sent
-takes 44 at most, and may do so: a send must not lose its tensor."""
+takes 44 at most, and may do so: a send must not lose its tensor. Inputs and their gradients are only 42, so inputs are
+counted as well."""
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -39,18 +42,32 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=world_size, args=args, what=f"{count} micro-batches")
 
 
-def trained(solution: Solution, width: int, seed: int, *args: Any) -> Any:
-    part = a_part(width, seed)
-    forwards = iter(range(len(args[1]) - 1))
+def trained(solution: Solution, width: int, seed: int, schedule: Any, xs: Any, targets: Any) -> Any:
+    part, count, inputs = a_part(width, seed), len(xs), list[ref[torch.Tensor]]()
 
-    def before_forward(*_: Any) -> None:
-        if next(forwards, None) is None and dist.get_rank() < dist.get_world_size() - 1:
+    def before_forward(_: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        inputs.extend(map(ref, args))
+        if len(inputs) == count and dist.get_rank() < dist.get_world_size() - 1:
             mark(LAST)  # not on the last rank, whose losses may keep their graphs
+            kept = {id(x()) for x in inputs} - {id(x) for x in [None, *xs]}  # `xs` may be used as buffers
+            if len(kept) > MANY // 2:
+                mark(KEEPS_INPUTS)
 
     hook = part.register_forward_pre_hook(before_forward)
-    loss = solution(part, *args)
+    loss = solution(part, schedule, xs, targets)
     hook.remove()
     return {"loss": loss, "gradients": gradients(part)}
+
+
+def lets_go_of_inputs(trial: Trial) -> Iterator[Finding]:
+    """Require that a rank does not keep the inputs of most micro-batches."""
+    keeps = [rank for rank, report in enumerate(trial.yours.memory) if KEEPS_INPUTS in report.marks]
+    if keeps:
+        yield Finding(
+            observed=f"{trial.who(keeps)} still had over {MANY // 2} of {MANY} inputs before the last forward.",
+            action="Look for what still refers to the input of a micro-batch after its backward: a dictionary, a list, "
+            "or an output whose graph contains it.",
+        )
 
 
 def in_the_order_of_the_schedule(trial: Trial) -> Iterator[Finding]:
@@ -72,7 +89,7 @@ def _peers(calls: Any) -> str:
 
 exercise = Exercise("pipeline.run_schedule", title="Run the schedule", draw=draw, trial=trained,
     asynchronous=True, measured=True, inputs_matter=False,
-    rules=[in_the_order_of_the_schedule, lets_go(LAST, slack=ROOM)], task="""
+    rules=[in_the_order_of_the_schedule, lets_go(LAST, slack=ROOM), lets_go_of_inputs], task="""
     Take all micro-batches through the pipeline, in the order of this rank's `schedule`. Each parameter then has the
     gradient of the mean of the micro-batches' losses. The last rank returns this mean, the others None. Ranks send to
     each other at the same time, so send with `dist.isend`, and wait for all sends at the end. After the backward of a
