@@ -151,8 +151,9 @@ exercise.edit("root-without-a-policy", {SHARD:
     `fully_shard` for the whole model shards these layers, and inherits no policy from the blocks.
     Next: pass the policy to this call, too.""")
 
-exercise.edit("blocks-return-fp32", {"reduce_dtype=torch.float32": "reduce_dtype=torch.float32, "
-    "output_dtype=torch.float32", SHARD: "for unit in [*model.blocks, model]:\n    fully_shard(unit, mp_policy=policy)\n"},
+exercise.edit("blocks-return-fp32", {
+    "reduce_dtype=torch.float32": "reduce_dtype=torch.float32, output_dtype=torch.float32",
+    SHARD: "for unit in [*model.blocks, model]:\n    fully_shard(unit, mp_policy=policy)\n"},
     """
     With `output_dtype=torch.float32` a block returns fp32, and the layer after the last block has parameters in bf16.
     Next: leave out the `output_dtype` of the blocks.""")
