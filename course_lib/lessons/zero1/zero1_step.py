@@ -50,7 +50,8 @@ def parameters_afterwards(
     if not callable(step):
         return step
     values = flat_param.detach()[: sum(param.numel() for param in params)]
-    return {"the parameters": list(params), "flat_param": values}
+    trainable = [param.requires_grad for param in params]
+    return {"the parameters": list(params), "flat_param": values, "the parameters' requires_grad": trainable}
 
 
 exercise = Exercise("zero1.zero1_step", title="The whole step", draw=draw, trial=parameters_afterwards,

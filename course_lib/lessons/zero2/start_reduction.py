@@ -58,7 +58,8 @@ def shards_of_each_backward(
         mark(f"After backward {backward}, with the reduction finished")
         params = [param.detach().clone() for param in bucket.params]  # as they were
         when = {"flat_grad when started": flat_grad, "shard when finished": grad_shard(bucket)}
-        shards.append({**when, "parameters when finished": params})
+        trainable = [param.requires_grad for param in bucket.params]
+        shards.append({**when, "parameters when finished": params, "the parameters' requires_grad": trainable})
     return shards
 
 
