@@ -139,7 +139,8 @@ exercise.edit("cut-from-the-first", {"reversed(params)": "params",
     The order is right, but the cuts are counted from the first parameter. So the bucket that remains, which may be
     small, is complete first. Next: count the bytes from the last parameter, whose gradient backward computes first.""")
 
-exercise.edit("leaves-out-frozen", {"reversed(params)": "reversed([p for p in params if p.requires_grad])"}, """
+exercise.edit("leaves-out-frozen", {"for param in reversed(params):":
+    "for param in reversed(params):\n    if not param.requires_grad:\n        continue"}, """
     You leave out frozen parameters. The task asks for every parameter of the list: its caller decides which parameters
     are in it. Next: remove the condition on `requires_grad`.""")
 
