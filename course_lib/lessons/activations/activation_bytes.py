@@ -137,6 +137,10 @@ exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
     Next: leave out only parameters and buffers.""")
 
+exercise.edit("output-too", {"layer(x)\n": "pack(layer(x))\n"}, """
+    You count the layer's output. This layer does not save it; the layer that comes next may.
+    Next: count only what autograd saves while `layer(x)` runs.""")
+
 exercise.variant_edit("sizes-only", {": dict[int, torch.UntypedStorage]": "", "] = storage\n": "] = storage.nbytes()\n",
     "storage.nbytes() for storage in kept.values()": "kept.values()"})
 

@@ -61,9 +61,17 @@ def bus_bytes(units: list[int], kept: list[bool], world_size: int, everything: b
 
 GATHERED = '{"to the GPU": 4 * gathered, "to the host": 4 * sum(shards)}'
 
-exercise.edit("whole-units", {"numel // world_size": "numel"}, """
+WHOLE = """
     You count whole units. Only this rank's shard crosses its bus; the rest arrives over the network.
-    Next: divide by the number of ranks.""")
+    Next: divide by the number of ranks."""
+OPTIMIZER = '{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}'
+
+exercise.edit("whole-units", {"numel // world_size": "numel"}, WHOLE)
+
+exercise.edit("whole-units-if-everything-is-offloaded", {"in zip(shards, kept": "in zip(units, kept",
+    "4 * sum(shards)": "4 * sum(units)"}, WHOLE)
+
+exercise.edit("whole-units-if-the-optimizer-is-offloaded", {OPTIMIZER: OPTIMIZER.replace("shards", "units")}, WHOLE)
 
 exercise.edit("one-gather", {"(1 if whole else 2)": "1"}, """
     You count one gather for each unit. A unit that is freed after forward is gathered again in backward, and its shard
@@ -88,13 +96,13 @@ exercise.edit("gradients-twice", {"4 * sum(shards)": "4 * gathered"}, """
     You count the gradients as often as the gathers. A unit's gradient is reduced once in a step.
     Next: count each shard once on the way to the host.""")
 
-exercise.edit("elements", {'{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}':
+exercise.edit("elements", {OPTIMIZER:
     '{"to the GPU": sum(shards), "to the host": sum(shards)}',
     GATHERED: '{"to the GPU": gathered, "to the host": sum(shards)}'}, """
     You count elements, not bytes. An element takes 2 bytes in 16 bits, and 4 in fp32.
     Next: multiply the elements by the bytes of one.""")
 
-exercise.edit("always-the-optimizer", {GATHERED: '{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}'}, """
+exercise.edit("always-the-optimizer", {GATHERED: OPTIMIZER}, """
     You count the same bytes for both kinds of offload. If everything is offloaded, parameters come from the host before
     each gather. Next: count the gathers of each unit.""")
 
@@ -102,7 +110,7 @@ exercise.edit("deepspeed-gradients", {'"to the host": 2 * sum(shards)': '"to the
     With the optimizer offloaded, your gradients cross in fp32. DeepSpeed casts them before it copies them; in this
     exercise, gradients cross in 16 bits. Next: count 2 bytes for each element.""")
 
-exercise.edit("both-directions", {'{"to the GPU": 2 * sum(shards), "to the host": 2 * sum(shards)}':
+exercise.edit("both-directions", {OPTIMIZER:
     '{"to the GPU": 4 * sum(shards), "to the host": 4 * sum(shards)}'}, """
     With the optimizer offloaded, you count 4 bytes in each direction. Gradients take 2 on their way out, and parameters
     2 on their way back. Next: count 2 in each direction.""")

@@ -98,8 +98,13 @@ exercise.edit("skips-examples", {BATCHES: "[indices[at : at + batch_size] for at
     "batch_size + 1, batch_size)]"}, """
     You skip as many examples as there were steps. A step takes a batch. Next: multiply by the batch size.""")
 
-exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, per_epoch + 1)"}, """
-    Your last batch is smaller than the others. Next: leave out a batch that is not full.""")
+SMALLER = """
+    Your last batch is smaller than the others. Next: leave out a batch that is not full."""
+
+exercise.edit("with-a-smaller-batch", {"range(first, per_epoch)": "range(first, per_epoch + 1)"}, SMALLER)
+
+exercise.edit("keeps-what-is-left", {BATCHES:
+    "[indices[at : at + batch_size] for at in range(first * batch_size, len(indices), batch_size)]"}, SMALLER)
 
 exercise.edit("drops-a-full-batch", {BATCHES: "[indices[at : at + batch_size] for at in range(first * batch_size, "
     "len(indices) - batch_size, batch_size)]"}, """

@@ -37,6 +37,7 @@ def gradients_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]
     return {
         "gradients": {name: param.grad for name, param in model.named_parameters()},
         "parameters": [param.detach() for param in model.parameters()],
+        "the parameters' requires_grad": [param.requires_grad for param in model.parameters()],
     }
 
 

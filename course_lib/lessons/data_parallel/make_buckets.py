@@ -134,6 +134,15 @@ exercise.edit("one-for-each", {"sum(p.numel() * p.element_size() for p in bucket
     Each parameter has a bucket of its own, so there are as many calls as without buckets.
     Next: keep adding to a bucket until it has `bucket_bytes`.""")
 
+exercise.edit("cut-from-the-first", {"reversed(params)": "params",
+    "return buckets": "return [bucket[::-1] for bucket in buckets[::-1]]"}, """
+    The order is right, but the cuts are counted from the first parameter. So the bucket that remains, which may be
+    small, is complete first. Next: count the bytes from the last parameter, whose gradient backward computes first.""")
+
+exercise.edit("leaves-out-frozen", {"for param in reversed(params):":
+    "for param in reversed(params):\n    if not param.requires_grad:\n        continue"}, """
+    You leave out frozen parameters. The task asks for every parameter of the list: its caller decides which parameters
+    are in it. Next: remove the condition on `requires_grad`.""")
 
 exercise.edit("changes-the-list", {"for param in reversed(params)": "params.reverse()\nfor param in params"}, """
     The buckets are right. But your function changes the list `params`, which its caller still uses.

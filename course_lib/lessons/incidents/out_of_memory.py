@@ -105,6 +105,11 @@ exercise.edit("still-behind", {ZEROS: "dist.barrier()\ncontinue"}, """
     zero.
     """)
 
+exercise.edit("a-loss-of-zero", {ZEROS: f"losses.append(0.0)\n{ZEROS}"}, """
+    You add a loss of 0.0 for the batch that does not fit. The docstring says that such a batch has no loss.
+    Next: leave it out of the list.
+    """)
+
 LONG = timedelta(hours=2)
 
 exercise.edit("half-the-batch", {ZEROS: "F.mse_loss(model(x[: len(x) // 2]), y[: len(x) // 2]).backward()"}, """

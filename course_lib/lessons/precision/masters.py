@@ -15,17 +15,19 @@ LR = 8e-4  # below half of the distance between numbers of bf16 near 1, and no d
 
 
 class Tiny(nn.Module):
-    """A model with blocks, as TinyGPT has them."""
+    """A model with an embedding, blocks and a head, as TinyGPT has them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.blocks = nn.Embedding(4, 2), nn.ModuleList([nn.Linear(2, 1)])
+        self.embedding, self.blocks = nn.Embedding(4, 2), nn.ModuleList([nn.Linear(2, 2)])
+        self.head = nn.Linear(2, 1)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x: torch.Tensor = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
-        return x
+        y: torch.Tensor = self.head(x)
+        return y
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -39,7 +41,8 @@ def two_steps(solution: Solution, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     model = Tiny().bfloat16()
     computed: set[str] = set()
-    model.blocks[0].register_forward_hook(lambda module, inputs, output: computed.add(str(output.dtype)))
+    for layer in (model.embedding, model.blocks[0], model.head):
+        layer.register_forward_hook(lambda module, inputs, output: computed.add(str(output.dtype)))
     optimizer = solution(model, LR)
     for step in range(2):
         optimizer.zero_grad()
@@ -142,12 +145,25 @@ exercise.edit("decays-the-weights", {"torch.optim.Adam(": "torch.optim.AdamW("},
     You return an AdamW. By default it also makes every weight a little smaller in each step, and the program to repair
     does not. Next: which optimizer did the program use?""")
 
+exercise.edit("root-without-a-policy", {SHARD:
+    "for block in model.blocks:\n    fully_shard(block, mp_policy=policy)\nfully_shard(model)\n"}, """
+    The blocks compute in bf16, and the layers outside the blocks, such as the embedding and the head, keep fp32.
+    `fully_shard` for the whole model shards these layers, and inherits no policy from the blocks.
+    Next: pass the policy to this call, too.""")
+
+exercise.edit("blocks-return-fp32", {
+    "reduce_dtype=torch.float32": "reduce_dtype=torch.float32, output_dtype=torch.float32",
+    SHARD: "for unit in [*model.blocks, model]:\n    fully_shard(unit, mp_policy=policy)\n"},
+    """
+    With `output_dtype=torch.float32` a block returns fp32, and the layer after the last block has parameters in bf16.
+    Next: leave out the `output_dtype` of the blocks.""")
+
 
 @exercise.variant
 def unit_by_unit(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float32)
-    for unit in [*model.to(torch.float32).blocks, model]:
-        fully_shard(unit, mp_policy=policy)
+    for block in model.to(torch.float32).blocks:
+        fully_shard(block, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float32))
     return torch.optim.Adam(params=list(model.parameters()), lr=lr)
 
 exercise.variant_edit("float-after-sharding", {FLOAT: "", SHARD: SHARD + FLOAT})

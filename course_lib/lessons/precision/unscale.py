@@ -117,8 +117,9 @@ exercise.edit("first-rank-decides", {AGREE: "dist.broadcast(finite, src=0)\n"}, 
     Next: use a collective to which every rank contributes its own flag.""")
 
 exercise.edit("any-element-suffices", {"isfinite().all()": "isfinite().any()"}, """
-    You call a gradient finite as soon as *one* of its elements is. All of them have to be.
-    Next: look at how `isfinite()` becomes one answer for a whole gradient.""")
+    You return True although an element is not finite. Perhaps one finite element of a gradient suffices, or nothing
+    looks for infinities and NaN. (`bool` of a NaN is True.)
+    Next: look at how all elements of a gradient become one answer: `isfinite()` has one for each element.""")
 
 exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf().any()"}, """
     You look only for infinities. Infinity minus infinity is NaN, so an overflow can also appear as NaN.

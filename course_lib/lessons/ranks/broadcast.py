@@ -102,6 +102,16 @@ exercise.edit("to-the-rank-above", {"for peer in range(world_size):\nif peer != 
     Rank `src` sends to rank `src + 1` only. There is no such rank if `src` is the last, and no other rank receives.
     Next: send to every other rank, in a loop.""")
 
+exercise.edit("only-to-itself", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
+    "dist.send(tensor, dst=src)"}, """
+    Rank `src` sends only to itself: `dst` is the rank that receives. The other ranks wait for a message from `src`.
+    Next: send to every rank except `src`, in a loop.""")
+
+exercise.edit("only-the-first-element", {"dist.send(tensor, dst=peer)": "dist.send(tensor[:1], dst=peer)",
+    "dist.recv(tensor, src=src)": "dist.recv(tensor[:1], src=src)"}, """
+    Only the first element travels, and the other elements keep their old values. Next: send and receive the whole
+    tensor; a message can have any number of elements.""")
+
 
 @exercise.variant
 def all_at_once(tensor: torch.Tensor, src: int) -> None:

@@ -82,6 +82,10 @@ exercise.edit("own-count", {"dist.all_reduce(count)\n": ""}, """
     You divide the sum of all losses by this rank's own count, so the result differs from rank to rank.
     Next: sum the counts over ranks, too, before you divide.""")
 
+exercise.edit("largest-count", {"dist.all_reduce(count)": "dist.all_reduce(count, dist.ReduceOp.MAX)"}, """
+    You divide the sum of all losses by the largest of the ranks' counts. The other ranks have losses, too.
+    Next: sum the counts over ranks.""")
+
 exercise.edit("count-on-rank-zero", {"dist.all_reduce(count)": "dist.reduce(count, dst=0)"}, """
     Only rank 0 has the sum of the counts, because `dist.reduce` brings its result to one rank. The other ranks divide
     by a different number. Next: use the collective that brings the sum to every rank.""")

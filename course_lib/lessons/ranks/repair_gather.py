@@ -95,6 +95,10 @@ exercise.edit("keeps-the-padding", {JOINED: "pieces"}, """
     The result has all pieces, with their padding between them.
     Next: cut each piece to its own size before you join them.""")
 
+exercise.edit("cuts-only-the-end", {f"torch.cat({JOINED})": "torch.cat(pieces)[: sum(sizes)]"}, """
+    You join the pieces first, and then cut the result to the right length. The padding of shorter pieces stays between
+    the pieces, and the last elements are lost. Next: cut each piece to its own size before you join them.""")
+
 exercise.edit("padding-in-front", {"[piece, piece.new_zeros(longest - piece.numel())]":
     "[piece.new_zeros(longest - piece.numel()), piece]"}, """
     You put the padding in front of a piece, and then keep the front: zeros stay, and the last elements are lost.

@@ -34,6 +34,7 @@ COMPARED = (
     "the parameters",
     "the parameters once 0, 1, 2, ... is written into the flat tensor",
     "the list has the same parameters as before",
+    "the parameters' requires_grad",
 )
 
 
@@ -51,7 +52,8 @@ def flat_and_views(solution: Solution, params: Params, world_size: int) -> Any:
     flat_param.detach().copy_(torch.arange(flat_param.numel()).view_as(flat_param))
     written = [param.detach() for param in before]
     same_objects = all(a is b for a, b in zip(params, before, strict=True))
-    compared = zip(COMPARED, (flat_values, values, written, same_objects), strict=True)
+    trainable = [param.requires_grad for param in before]
+    compared = zip(COMPARED, (flat_values, values, written, same_objects, trainable), strict=True)
     return {"what was returned": kind} | dict(compared)
 
 
@@ -150,6 +152,10 @@ exercise.edit("all-from-the-front", {"begin, end = end, end + param.numel()": "b
 exercise.edit("inside-autograd", {".detach()": ""}, """
     Autograd was recording while you made the flat tensor from the parameters. The tensor has a `grad_fn`, so autograd
     records every later write into it, too. Next: take the values without their history.""")
+
+exercise.edit("freezes", {"param.detach().flatten()": "param.requires_grad_(False).flatten()"}, """
+    You set `requires_grad` to False, and the parameters get no gradients from then on, so the model does not train.
+    Next: leave `requires_grad` as it is; take the values without their history in a different way.""")
 
 
 @exercise.variant

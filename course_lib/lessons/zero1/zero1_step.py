@@ -50,7 +50,8 @@ def parameters_afterwards(
     if not callable(step):
         return step
     values = flat_param.detach()[: sum(param.numel() for param in params)]
-    return {"the parameters": list(params), "flat_param": values}
+    trainable = [param.requires_grad for param in params]
+    return {"the parameters": list(params), "flat_param": values, "the parameters' requires_grad": trainable}
 
 
 exercise = Exercise("zero1.zero1_step", title="The whole step", draw=draw, trial=parameters_afterwards,
@@ -186,10 +187,18 @@ exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "",
     You add to the gradient of the step before, so each step uses the gradients of all earlier steps, too.
     Next: begin each step with zeros.""")
 
-exercise.edit("closes-gaps", {"torch.zeros_like(param) if param.grad is None else param.grad for param in params":
-    "param.grad for param in params if param.grad is not None"}, """
+GAPS = """
     A parameter without a gradient leaves no gap in your flat gradient. Everything after it moves up, and is added to
-    other parameters' gradients on the other ranks. Next: put zeros where a gradient is None.""")
+    other parameters' gradients on the other ranks. Next: put zeros where a gradient is None."""
+
+exercise.edit("closes-gaps", {"torch.zeros_like(param) if param.grad is None else param.grad for param in params":
+    "param.grad for param in params if param.grad is not None"}, GAPS)
+
+exercise.edit("closes-gaps-in-a-buffer", {
+    "grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in params]\n": "",
+    "values = torch.cat([grad.flatten() for grad in grads])\n": "",
+    "flat_grad[: len(values)] = values": "end = 0\nfor param in params:\n    if param.grad is not None:\n"
+    "        begin, end = end, end + param.numel()\n        flat_grad[begin:end] = param.grad.flatten()"}, GAPS)
 
 exercise.edit("made-anew", {"optimizer = make_optimizer([param_shard])\n": "", "optimizer.step()":
     "optimizer = make_optimizer([param_shard])\noptimizer.step()"}, """

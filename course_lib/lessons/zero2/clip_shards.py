@@ -131,6 +131,14 @@ exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()"
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
     squares. Next: all-reduce the sum of the squares, and take the root afterwards.""")
 
+NORMS = """
+    You add up the norms of the shards. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
+    squares. Next: add up the squares of all shards, on all ranks, and take the root afterwards."""
+
+exercise.edit("sum-of-the-shards-norms", {"grad.square().sum()": "grad.norm()", "squares.sqrt()": "squares"}, NORMS)
+
+exercise.edit("root-of-the-shards-norms", {"grad.square().sum()": "grad.norm()"}, NORMS)
+
 exercise.edit("mean-of-squares", {"dist.all_reduce(squares)\nnorm = squares.sqrt()":
     "dist.all_reduce(squares)\nnorm = (squares / dist.get_world_size()).sqrt()"}, """
     You divide the sum of the squares by the world size. The gradients are averaged already, and the ranks sum squares

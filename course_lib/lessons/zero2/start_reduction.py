@@ -58,7 +58,8 @@ def shards_of_each_backward(
         mark(f"After backward {backward}, with the reduction finished")
         params = [param.detach().clone() for param in bucket.params]  # as they were
         when = {"flat_grad when started": flat_grad, "shard when finished": grad_shard(bucket)}
-        shards.append({**when, "parameters when finished": params})
+        trainable = [param.requires_grad for param in bucket.params]
+        shards.append({**when, "parameters when finished": params, "the parameters' requires_grad": trainable})
     return shards
 
 
@@ -138,6 +139,10 @@ exercise.edit("divides-what-was-there", {AVERAGE: "average = grad_shard",
     You add the sum and divide the result. So you divide the averages of earlier backward passes again, and the older a
     micro-batch is, the less it counts. Next: divide only the new sum, before you add it.""")
 
+exercise.edit("mean-of-backwards", {"earlier + average": "(earlier + average) / 2"}, """
+    You divide by 2 when you add the new average to the earlier one. The averages of several backward passes are added
+    up. Next: leave out this division.""")
+
 exercise.edit("sum-for-mean", {AVERAGE: "average = grad_shard"}, """
     You add the sum over ranks, and the task asks for the average.
     Next: which number turns the sum into the average?""")
@@ -168,6 +173,11 @@ exercise.edit("never-waits", {"torch.empty_like(bucket.param_shard)": "torch.zer
 exercise.edit("keeps-what-was-sent", {"bucket.flat_grad = None\n": ""}, """
     The bucket still has its `flat_grad` afterwards. The whole gradient stays in memory, and the next backward adds to
     it, so it is sent a second time. Next: let the bucket drop its gradient when you start the reduction.""")
+
+exercise.edit("dropped-in-the-end", {"bucket.flat_grad = None\n": "",
+    FREE: "flat_grad = bucket.flat_grad = None\n"}, """
+    The bucket keeps its `flat_grad` until the reduction is finished. A gradient that arrives before then is added to
+    the tensor that is being sent, and lost. Next: let the bucket drop its gradient when you start the reduction.""")
 
 exercise.edit("kept-by-the-closure", {"nonlocal flat_grad\n": "", FREE: "assert flat_grad is not None\n"}, """
     The function that you return still refers to the whole gradient after it has been sent. As long as a variable holds

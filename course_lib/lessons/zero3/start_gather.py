@@ -36,6 +36,7 @@ def gathered_parameters(
     seen = {
         "whether unit.flat exists once the gather is started": on_its_way,
         "the parameters": [param.detach().clone() for param in unit.module.parameters()],
+        "the parameters' requires_grad": [param.requires_grad for param in unit.module.parameters()],
         "elements in unit.flat": None if unit.flat is None else unit.flat.numel(),
     }
     memory = memory_of([*unit.module.parameters(), *filter(torch.is_tensor, [unit.flat])])
