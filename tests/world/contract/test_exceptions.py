@@ -362,7 +362,8 @@ ON_A_CPU_BUILD = pytest.mark.skipif(torch.version.cuda is not None, reason="a CU
 def test_a_line_that_needs_a_gpu(line) -> None:
     advice = lines(failure(World(1), line))[-1]
     assert advice.startswith(
-        "Next: this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or"
+        "Next: this torch finds no GPU here. On simulated ranks and processes, but not in a dry run, pretend GPUs: "
+        "World(…, gpus=True). Or"
     )
     assert advice.endswith("If GPUs are pretended already, leave that line out: they lack what it asks for.")
 
