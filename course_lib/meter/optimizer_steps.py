@@ -26,6 +26,7 @@ class Step(NamedTuple):
     seconds: float  # from the start of the run
     gradients: int  # a checksum; 0 if each gradient has the same number everywhere, as where nothing is learned
     parameters: int  # a checksum of the parameters with these gradients, after the step
+    line: SourceLine | None  # the learner's line; None if a library makes the step
 
 
 @dataclass(kw_only=True)
@@ -33,11 +34,10 @@ class OptimizerSteps:
     """The steps of one optimizer.
 
     Attributes:
-        line: the learner's line of its first step; None if a library makes it.
         numel: the elements of its gradients, at the first step.
+        steps: at least one.
     """
 
-    line: SourceLine | None
     numel: int
     steps: list[Step] = field(default_factory=list)
 
@@ -58,13 +58,15 @@ class StepRecorder:
         own = self._by_optimizer.get(optimizer)
         if own is None:
             numel = sum(grad.numel() for _, grad in params)
-            own = self._by_optimizer[optimizer] = OptimizerSteps(line=_line(), numel=numel)
+            own = self._by_optimizer[optimizer] = OptimizerSteps(numel=numel)
             self.optimizers.append(own)
         if len(own.steps) < MOST_STEPS:
             gradients = [_sample(grad) for _, grad in pairs]
             parameters = [_sample(param) for param, _ in pairs]
             varied = any(len(one) >= FEWEST and one[8:] != one[:-8] for one in gradients)
-            own.steps.append(Step(seconds, _checksum(gradients) if varied else 0, _checksum(parameters)))
+            line, before = _line(), own.steps[-1].line if own.steps else None
+            line = before if line == before else line  # one object for all steps at a line: a report stays small
+            own.steps.append(Step(seconds, _checksum(gradients) if varied else 0, _checksum(parameters), line))
 
 
 def _local(params: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -200,7 +200,7 @@ def _of_modules() -> Iterator[tuple[int, str]]:
     for name, value in _locals():
         for parameter, tensor in value.named_parameters(name) if isinstance(value, torch.nn.Module) else ():
             yield id(tensor), parameter
-            if tensor.grad is not None:
+            if tensor.is_leaf and tensor.grad is not None:  # torch warns about any other tensor
                 yield id(tensor.grad), f"{parameter}.grad"
 
 

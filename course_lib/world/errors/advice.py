@@ -4,9 +4,10 @@ import re
 import sys
 
 _NO_GPU = (
-    "this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or run on the "
-    'CPU: leave out what names CUDA or NCCL (`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on '
-    'a machine with GPUs: World(…, backend="nccl"). If GPUs are pretended already, leave that line out: they lack what '
+    "this torch finds no GPU here. On simulated ranks and processes, but not in a dry run, pretend GPUs: "
+    "World(…, gpus=True). Or run on the CPU: leave out what names CUDA or NCCL "
+    '(`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on a machine with GPUs: '
+    'World(…, backend="nccl"). If GPUs are pretended already, leave that line out: they lack what '
     "it asks for."
 )
 
@@ -88,7 +89,8 @@ _ADVICE = {
     "CUDA out of memory. Tried to allocate": (
         "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "
         "ranks, recompute activations, or take a smaller batch. Activations that stay belong to a kept graph: "
-        "keep loss.item(), not the loss, and evaluate under torch.no_grad()."
+        "keep loss.item(), not the loss, and evaluate under torch.no_grad(). Communication that grows is often "
+        "gathered results that the program keeps: reduce before you gather, or move them to the CPU."
     ),
     "Failed to recv, got 0 bytes": _STORE,
     "wait timeout after": _STORE,

@@ -148,6 +148,8 @@ def _activity(report: RankReport, fault: Fault, named: str, world_size: int, mad
     at_fault = fault.calls.get(report.rank)
     arrived = at_fault if fault.kind in ("mismatch", "refused") else None  # the rank may have gone on to another call
     call = arrived or report.call or at_fault
+    if fault.kind == "absent" and call is not None and at_fault is not None and at_fault.line == call.line:
+        call = at_fault  # a library's line starts more than one: the headline names the first that is missing
     if call is not None:
         called = arrived or not call.ranks or report.call is None
         verb = "called" if called else "died in" if report.state == "died" else "waited in"

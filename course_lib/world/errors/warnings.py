@@ -143,8 +143,9 @@ def drift_warnings(calls: Sequence[Sequence[Call]], memory: Sequence[MemoryRepor
     for report in memory:
         count: Counter[object] = Counter()
         for one in report.optimizers:
-            count[one.line] += 1
-            sides[one.line, count[one.line]][report.rank] = one
+            line = one.steps[0].line
+            count[line] += 1
+            sides[line, count[line]][report.rank] = one
     for side in sides.values():
         if found := _first_step_apart(side, calls):
             yield _drifted(side, *found)
@@ -168,12 +169,20 @@ def _first_step_apart(side: Side, calls: Sequence[Sequence[Call]]) -> tuple[dict
 
 
 def _has_reduced(theirs: Sequence[Call], optimizer: OptimizerSteps, number: int, ranks: Iterable[int]) -> bool:
-    """Return whether a rank has exchanged as many numbers with `ranks` as it has gradients, since its step before."""
+    """Return whether a rank has exchanged as many numbers with `ranks` as it has gradients, since its step before.
+
+    A broadcast or a message does not count: a program sends weights so, and its ranks may differ on purpose. Nor does
+    a pickled object.
+    """
     after, until = optimizer.steps[number - 1].seconds if number else 0.0, optimizer.steps[number].seconds
     exchanged = sum(
         call.total_bytes // call.dtype.itemsize
         for call in theirs
-        if call.dtype and after < call.issued <= until and set(ranks) <= set(call.ranks)
+        if call.dtype
+        and call.op not in ("broadcast", "send", "recv")
+        and not call.inside.endswith("_object")
+        and after < call.issued <= until
+        and set(ranks) <= set(call.ranks)
     )
     return exchanged >= optimizer.numel
 
@@ -181,11 +190,11 @@ def _has_reduced(theirs: Sequence[Call], optimizer: OptimizerSteps, number: int,
 def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) -> str:
     shown = grouped(parameters)
     fewest = min(shown, key=lambda item: (len(item[0]), numbers[item[0][0]]))[0]
-    line = next(iter(side.values())).line
+    line = side[fewest[0]].steps[numbers[fewest[0]]].line
     text = (
         f"parameters differ ({' | '.join(who(ranks) for ranks, _ in shown)}) after step {numbers[fewest[0]] + 1} of "
         f"{who(fewest)}{(line and f' at {quoted(line)}') or ''}. These ranks stepped with the same gradients, so their "
-        "parameters must be equal"
+        "parameters must be equal, unless each rank changes its own on purpose"
     )
     if len(set(numbers.values())) > 1:
         made = "; ".join(f"{who(ranks)}: {number}" for ranks, number in grouped(numbers))
@@ -195,8 +204,8 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
         )
     if not any(numbers.values()):
         return (
-            f"{text}, unless each rank holds a different part of the model, as in tensor parallelism. They differ from "
-            "this optimizer's first step on. Next: if each rank holds the whole model, start every rank with the same "
+            f"{text} or holds a different part of the model, as in tensor parallelism. They differ from this "
+            "optimizer's first step on. Next: if each rank holds the whole model, start every rank with the same "
             "weights (the same seed or checkpoint, a broadcast from rank 0, or DistributedDataParallel), the same "
             "learning rate and the same optimizer state. If it did, look for a gradient that is None on some ranks "
             "only."
@@ -204,10 +213,11 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
     before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
     if len(before) > 1:
         return (
-            f"{text}. They differed before it, after a step with gradients that were not equal. Next: look for a step "
-            "whose gradients are not averaged, such as one after a backward in no_sync()."
+            f"{text}. They differed after the step before it, too. Next: look for a step whose gradients are not "
+            "averaged, such as one after a backward in no_sync(). If a broadcast or a copy has made the parameters "
+            "equal since, look for a learning rate or an optimizer state, such as momentum, that differs."
         )
     return (
-        f"{text}, unless each rank changes its own on purpose. They were equal before it. Next: look for a gradient "
-        "that is None, or for what changes parameters or the optimizer's settings, on some ranks only."
+        f"{text}. They were equal after the step before it. Next: look for a gradient that is None, or for what "
+        "changes parameters or the optimizer's settings, on some ranks only."
     )

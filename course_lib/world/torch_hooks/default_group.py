@@ -30,8 +30,9 @@ init = c10d.init_process_group
 _CHOSEN = {
     "world_size": "The number of ranks is chosen at the start: World(2), course run --ranks 2, mp.spawn(..., "
     "nprocs=2). Pass that number, and to each rank its own; or leave both out.",
-    "rank": "A world numbers the ranks: a process that a program starts has the number that mp.spawn passes first, or "
-    "its place in the order of start(). Pass that number.",
+    "rank": 'A world numbers the ranks: leave rank= out, or pass int(os.environ["RANK"]). If the program starts its '
+    "ranks itself, a process has the number that mp.spawn passes first, or its place in the order of start(). Pass "
+    "that number.",
 }
 """Why an argument must be the world's, and what to do."""
 

@@ -40,18 +40,18 @@ def train(fault: str = "", *, ddp: bool = False, steps: int = 4) -> None:
 
 
 FIRST = (
-    "parameters differ (rank 0 | rank 1) after step 1 of rank 0 at _, unless each rank holds a different part of the "
-    "model, as in tensor parallelism."
+    "parameters differ (rank 0 | rank 1) after step 1 of rank 0 at _ or holds a different part of the model, as in "
+    "tensor parallelism."
 )
 FAULTS = {
     "seed": f"{FIRST} They differ from this optimizer's first step on.",
     "rate": f"{FIRST} They differ from this optimizer's first step on.",
     "skip": "parameters differ (rank 0 | rank 1) after step 3 of rank 1 at _. Before it, they had made different "
     "numbers of steps (rank 0: 3; rank 1: 2).",
-    "alone": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They differed before it, after a "
-    "step with gradients that were not equal.",
-    "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _, unless each rank "
-    "changes its own on purpose. They were equal before it.",
+    "alone": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They differed after the step "
+    "before it, too. Next: look for a step whose gradients are not averaged",
+    "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They were equal after the "
+    "step before it.",
 }
 
 
@@ -63,8 +63,33 @@ def test_parameters_that_drift_apart(local_world, fault: str, ddp: bool) -> None
         return
     with pytest.warns(CourseWarning, match="parameters differ"):
         (warning,) = local_world(2).run(train, fault, ddp=ddp).warnings
-    said = re.sub(r"test_drift.py line \d+, in train:  optimizer.step\(\)\. These .*? must be equal", "_", warning)
+    said = re.sub(r"test_drift.py line \d+, in train:  optimizer.step\(\)\. These .*? on purpose", "_", warning)
     assert said.startswith(FAULTS[fault])
+
+
+def two_phases() -> None:
+    """A warm-up of each rank, equal weights from rank 0, and then a learning rate that depends on the rank."""
+    net = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    torch.manual_seed(rank())
+    for _ in range(2):
+        net(torch.randn(4, 8)).pow(2).mean().backward()
+        optimizer.step()
+    for param in net.parameters():
+        dist.broadcast(param.data, 0)
+    optimizer.param_groups[0]["lr"] *= 1 + rank()
+    net(torch.randn(4, 8)).pow(2).mean().backward()
+    for param in net.parameters():
+        dist.all_reduce(param.grad)
+    optimizer.step()  # the faulty one
+
+
+def test_the_line_is_the_steps_own_and_a_broadcast_is_allowed_for(local_world) -> None:
+    with pytest.warns(CourseWarning, match="parameters differ"):
+        (warning,) = local_world(2).run(two_phases).warnings
+    assert "after step 3 of rank 0 at test_drift.py" in warning and "optimizer.step()  # the faulty one" in warning
+    assert "unless each rank changes its own on purpose" in warning and "They differed after the step before" in warning
+    assert "If a broadcast or a copy has made the parameters equal since, look for a learning rate" in warning
 
 
 @pytest.mark.parametrize("ddp", [False, True], ids=["by hand", "ddp"])
@@ -106,6 +131,37 @@ def learns_alone() -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize("program", [train, shards, learns_alone, lambda: train("scaler"), lambda: train("mask")])
+def population(copy: str) -> None:
+    """Ranks train on their own, and then take the best weights."""
+    torch.manual_seed(rank())
+    net = nn.Linear(16, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01 * (1 + rank()))
+    for generation in range(3):
+        batch = torch.randn(4, 16, generator=torch.Generator().manual_seed(generation))
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(batch).pow(2).mean().backward()
+            optimizer.step()
+        for param in net.parameters():
+            if copy == "broadcast":
+                dist.broadcast(param.data, 0)
+            elif rank() == 0:
+                dist.send(param.data, 1)
+            else:
+                dist.recv(param.data, 0)
+
+
+def by_broadcast() -> None:
+    population("broadcast")
+
+
+def by_message() -> None:
+    population("send")
+
+
+RIGHT = [train, shards, learns_alone, by_broadcast, by_message]
+
+
+@pytest.mark.parametrize("program", [*RIGHT, lambda: train("scaler"), lambda: train("mask")])
 def test_right_programs(local_world, program) -> None:
     assert local_world(2).run(program).warnings == ()

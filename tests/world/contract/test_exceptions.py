@@ -362,7 +362,8 @@ ON_A_CPU_BUILD = pytest.mark.skipif(torch.version.cuda is not None, reason="a CU
 def test_a_line_that_needs_a_gpu(line) -> None:
     advice = lines(failure(World(1), line))[-1]
     assert advice.startswith(
-        "Next: this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or"
+        "Next: this torch finds no GPU here. On simulated ranks and processes, but not in a dry run, pretend GPUs: "
+        "World(…, gpus=True). Or"
     )
     assert advice.endswith("If GPUs are pretended already, leave that line out: they lack what it asks for.")
 
@@ -411,3 +412,13 @@ def test_a_parameter_that_is_changed_in_place() -> None:
     said = lines(error)[-1]
     assert said.startswith("Next: write into a parameter inside `with torch.no_grad():`, or into its `.data`. For any")
     assert said.endswith("make a new one: `x = x - y` instead of `x -= y`.")
+
+
+def test_a_column_is_sent(local_world) -> None:
+    def program() -> None:
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(4, 6)[:, 2], 1)
+        else:
+            dist.recv(torch.empty(4), 0)
+
+    assert any(line.startswith("Next: pass tensor.contiguous().") for line in lines(failure(local_world(2), program)))
