@@ -21,12 +21,12 @@ from ..cluster.data import shared_folder
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, rng.randint(3, 5), rng.getrandbits(31)
     rows = (1, 4)[number % 2]  # with one row, rank 0 has all of the weight
-    what = f"width {width}, stopped after 4 and after 6 of 8 batches"
+    what = f"width {width}, stopped after 5 and after 7 of 8 batches"
     return Case(world_size=world_size, args=lambda rank: (width, rows, seed), what=what)
 
 
 def stopped_and_resumed(solution: Solution, width: int, rows: int, seed: int) -> dict[str, Any]:
-    """Train for four batches and save; then for two more, and two more, each in a new start of the program."""
+    """Train for five batches and save; then for two more, and for one more, each in a new start of the program."""
     models: list[nn.Module] = []
 
     def make_model() -> nn.Module:
@@ -37,7 +37,7 @@ def stopped_and_resumed(solution: Solution, width: int, rows: int, seed: int) ->
     x = torch.randn(4, width, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
     with shared_folder() as folder:
         starts = ("", f"{folder}/1"), (f"{folder}/1", f"{folder}/2"), (f"{folder}/2", f"{folder}/3")
-        losses = [solution(make_model, *ends, [x] * count) for ends, count in zip(starts, (4, 2, 2), strict=True)]
+        losses = [solution(make_model, *ends, [x] * count) for ends, count in zip(starts, (5, 2, 1), strict=True)]
     weights = [param.full_tensor() if isinstance(param, DTensor) else param for param in models[-1].parameters()]
     return {"losses": [loss for each in losses for loss in each], "weights": [weight.detach() for weight in weights]}
 
@@ -76,7 +76,7 @@ exercise = Exercise("incidents.cold_resume", title="Incident: the loss jumps aft
     report: [KempnerForge pull request 115](https://github.com/KempnerInstitute/KempnerForge/pull/115); a relative, with
     gradients left over when the state is made, is
     [pytorch issue 140898](https://github.com/pytorch/pytorch/issues/140898). Test a resume as this check does: eight
-    steps at once, and four, two and two, must give the same numbers.
+    steps at once, and five, two and one, must give the same numbers.
     """)
 
 
