@@ -33,6 +33,7 @@ LARGEST_BUCKET = 256 * 2**20
 """The most gradients that are reduced at a time: so many that latency does not hide what stages cost. Of a small model
 it is an eighth, so that most are reduced while backward computes the others, or the default `BUCKET_BYTES`."""
 _CHUNKS = (1, 2, 4, 8)
+_TOKENS = ("sequence", "batch", "micro_batches")
 
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _WAITS = {
@@ -76,7 +77,7 @@ class Choice:
         if self.ranked[0].seconds is None:
             raise PlanError(
                 f"nothing fits on {self.hardware.name}. The nearest is {how(self.ranked[0].plan.settings)}: it "
-                f"{self.ranked[0].reason} Take more ranks, a shorter sequence or a smaller batch."
+                f"{self.ranked[0].reason} Take {_less(self.ranked[0].plan, self.hardware)}."
             )
         return self.ranked[0]
 
@@ -131,6 +132,19 @@ def choose(
     return Choice(hardware=machine, ranked=tuple(ranked))
 
 
+def more_ranks(machine: Hardware, ranks: int) -> str:
+    """Return what gives more than so many ranks, to be suggested."""
+    return "more ranks" if machine.network or ranks < machine.devices else "hardware with a network"
+
+
+def _less(plan: Plan, machine: Hardware) -> str:
+    """Return what makes a plan need less memory on each rank, to be suggested."""
+    known, settings = plan.model.transformer, plan.settings
+    smaller = {"a shorter sequence": settings.sequence, "a smaller batch": settings.batch} if known else {}
+    ways = [more_ranks(machine, settings.world_size), *(what for what, value in smaller.items() if value > 1)]
+    return " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+
+
 def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
     """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, as far as they can win; see `choose`."""
     most = CUTS | {
@@ -148,6 +162,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         ValueError: no combination is valid.
     """
     ranks = machine.shard_group(fixed["world_size"]).ranks
+    fixed |= {name: whole(name, fixed[name]) for name in (*CUTS, *_TOKENS) if name in fixed}
     alone = ranks == 1 and fixed.get("engine", "paper") == "paper"  # other engines' stages differ there, too
     what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
     if "params" in what:  # nothing says where to cut, or what activations there are

@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil, floor, inf, lcm, log2
 from typing import Any
 
-from .choose import CHECKPOINTING, cuts
+from .choose import CHECKPOINTING, cuts, more_ranks
 from .explain import count, how, shortage, size
 from .plan import Plan, plan
 from .timing.hardware import Hardware
@@ -122,11 +122,12 @@ def cheapest(
             raise refusals[0]
     if best:
         return best
-    reached, more = "nothing fits", "hardware with more memory, more ranks, a shorter sequence"
+    enough = more_ranks(machine, most_ranks)
+    reached, more = "nothing fits", f"hardware with more memory, {enough}, a shorter sequence"
     if "offload" not in given:
         reached, more = "nothing fits without offload", f"offload, {more}"
     if found:
-        more = "more days or ranks, fewer tokens,"
+        more = f"more days, {enough}, fewer tokens,"
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {count(f'{days:g}', 'day')} on at most {count(most_ranks, 'rank')} of {machine.name}: "

@@ -79,6 +79,14 @@ def test_nothing_fits() -> None:
 
     with pytest.raises(ValueError, match=r"nothing fits on 4x RTX 4090, PCIe\. The nearest is .* short on rank 0"):
         _ = choice.best
+    given = {"offload": (), "tensor_parallel": 1, "pipeline_parallel": 1, "checkpointing": "full"}
+    for hardware, other, suggested in (
+        ("rtx-4090", {}, "hardware with a network or a shorter sequence"),
+        ("rtx-4090", {"world_size": 2, "batch": 2}, "more ranks, a shorter sequence or a smaller batch"),
+        ("h100-infiniband", {"sequence": 1}, "more ranks"),
+    ):
+        with pytest.raises(ValueError, match=rf" Take {suggested}\.$"):
+            _ = choose("llama-405b", hardware, **given | other).best
 
 
 @pytest.mark.parametrize(
