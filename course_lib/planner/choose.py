@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from .explain import duration, holder, how, sent, shortage, size, tightest, verdict
+from .memory.layout import BUCKET_BYTES, engine_policy
 from .plan import Plan, plan
 from .timing.cost import crossing
 from .timing.hardware import Hardware
@@ -14,6 +15,7 @@ from .timing.hardware import hardware as named
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR, Timeline
 from .timing.step import groups
 from .training.checks import PlanError, whole
+from .training.frozen import trained
 from .training.settings import CHOICES
 from .training.shapes import Model, Transformer
 
@@ -27,7 +29,11 @@ LONG = 8192
 """Tokens of a sequence that each context-parallel rank has at least: with fewer, it waits for keys and values."""
 CHECKPOINTING = ("none", "operators", "full")
 """What is tried with attention that keeps no scores: without them, "selective" is hardly different from "none"."""
+LARGEST_BUCKET = 256 * 2**20
+"""The most gradients that are reduced at a time: so many that latency does not hide what stages cost. Of a small model
+it is an eighth, so that most are reduced while backward computes the others, or the default `BUCKET_BYTES`."""
 _CHUNKS = (1, 2, 4, 8)
+_TOKENS = ("sequence", "batch", "micro_batches")
 
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _WAITS = {
@@ -71,7 +77,7 @@ class Choice:
         if self.ranked[0].seconds is None:
             raise PlanError(
                 f"nothing fits on {self.hardware.name}. The nearest is {how(self.ranked[0].plan.settings)}: it "
-                f"{self.ranked[0].reason} Take more ranks, a shorter sequence or a smaller batch."
+                f"{self.ranked[0].reason} Take {_less(self.ranked[0].plan, self.hardware)}."
             )
         return self.ranked[0]
 
@@ -100,15 +106,15 @@ def choose(
         world_size: ranks; by default one node's devices.
         global_batch: sequences of a step, of all ranks together, instead of `micro_batches`.
         given: any of `Settings`: batch, sequence, precision, ... A setting that would be varied, such as stage=3, is
-            fixed if it is given. By default attention is "flash", the optimizer's step is torch's default on GPUs,
-            "foreach", and gradients go in buckets of 256 MiB, so that latency does not hide what stages cost.
+            fixed if it is given. By default attention is "flash", the optimizer's step is torch's default, "foreach" on
+            GPUs and "for-loop" on the host, and a bucket is an eighth of the rank's gradients, from 25 to 256 MiB.
 
     Raises:
         ValueError: as `plan`, or the ranks do not fit the hardware.
     """
     machine = named(hardware)
     ranks = machine.devices if world_size is None else world_size
-    usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
+    usual = {"attention": "flash"}
     timed, lacking = list[Timed](), list[Lacking]()
     for batches in _plans(model, machine, usual | {"world_size": ranks} | given, global_batch):
         if room := [*takewhile(lambda one: shortage(one, machine)[0] <= 0, batches)]:
@@ -124,6 +130,19 @@ def choose(
         reason = f"{verdict(p, machine)}: {size(short)} short on {holder(tightest(p, machine))}, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
+
+
+def more_ranks(machine: Hardware, ranks: int) -> str:
+    """Return what gives more than so many ranks, to be suggested."""
+    return "more ranks" if machine.network or ranks < machine.devices else "hardware with a network"
+
+
+def _less(plan: Plan, machine: Hardware) -> str:
+    """Return what makes a plan need less memory on each rank, to be suggested."""
+    known, settings = plan.model.transformer, plan.settings
+    smaller = {"a shorter sequence": settings.sequence, "a smaller batch": settings.batch} if known else {}
+    ways = [more_ranks(machine, settings.world_size), *(what for what, value in smaller.items() if value > 1)]
+    return " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
 
 
 def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
@@ -143,6 +162,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         ValueError: no combination is valid.
     """
     ranks = machine.shard_group(fixed["world_size"]).ranks
+    fixed |= {name: whole(name, fixed[name]) for name in (*CUTS, *_TOKENS) if name in fixed}
     alone = ranks == 1 and fixed.get("engine", "paper") == "paper"  # other engines' stages differ there, too
     what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
     if "params" in what:  # nothing says where to cut, or what activations there are
@@ -177,17 +197,27 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
             chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
             if chosen["micro_batches"] % of:
                 continue
-            batches = [plan(**what, **fixed | cut | chosen)]
+            one = plan(**what, **fixed | cut | chosen)
+            usual = {name: value for name, value in _usual(one).items() if name not in fixed}
+            batches = [plan(**what, **fixed | cut | chosen | usual)]
             groups(batches[0].settings, machine)  # raises if they do not fit its nodes
             while global_batch and "batch" not in fixed and chosen["micro_batches"] % (of * 2 ** len(batches)) == 0:
                 larger = {"batch": 2 ** len(batches), "micro_batches": chosen["micro_batches"] // 2 ** len(batches)}
-                batches.append(plan(**what, **fixed | cut | chosen | larger))
+                batches.append(plan(**what, **fixed | cut | chosen | usual | larger))
             plans.append(batches)
         except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
             refusals.append(refusal)
     if not plans:
         raise refusals[0]
     return plans
+
+
+def _usual(one: Plan) -> dict[str, Any]:
+    """Return what is usual for this way, as `choose` says."""
+    gradients = engine_policy(one.settings).reduced * trained(one.piece, one.settings).params
+    implementation = "for-loop" if "optimizer" in one.settings.offload else "foreach"
+    bucket_bytes = max(BUCKET_BYTES, min(LARGEST_BUCKET, gradients // 8))
+    return {"implementation": implementation, "bucket_bytes": bucket_bytes}
 
 
 def _effort(plan: Plan) -> tuple[int, ...]:

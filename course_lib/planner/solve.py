@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import ceil, inf, lcm, log2
+from math import ceil, floor, inf, lcm, log2
 from typing import Any
 
-from .choose import CHECKPOINTING, cuts
+from .choose import CHECKPOINTING, cuts, more_ranks
 from .explain import count, how, shortage, size
 from .plan import Plan, plan
 from .timing.hardware import Hardware
@@ -89,13 +89,13 @@ def cheapest(
     model: str | Transformer, hardware: str | Hardware, *, tokens: float, days: float, most_ranks: int = 16384,
     **given: Any,
 ) -> Budget:  # fmt: skip
-    """Return the plan that trains on `tokens` within `days` in the fewest GPU-hours.
+    """Return the plan that trains on `tokens` within `days` in the fewest GPU-hours of those tried.
 
-    The number of ranks doubles, up to `most_ranks`, from the fewest that could be fast enough, until the plan is fast
-    enough, because more ranks hardly ever need fewer GPU-hours. Each number is tried with and without tensor and
-    pipeline parallelism, with `CHECKPOINTING`, and with the largest micro-batch that fits: in stage 3, and a pipeline
-    in stage 1, not interleaved, with 8 micro-batches for each of its stages. Nothing is offloaded unless `offload` is
-    given. `given` as for `plan`: what is given is not varied.
+    The number of ranks doubles, up to `most_ranks`, from about the fewest that could be fast enough, until two
+    doublings in a row save nothing. More ranks have more memory, and so recompute less, but wait longer for each other.
+    Each number is tried with and without tensor and pipeline parallelism, with `CHECKPOINTING`, and with the largest
+    micro-batch that fits: in stage 3, and a pipeline in stage 1, not interleaved, with 8 micro-batches for each of its
+    stages. Nothing is offloaded unless `offload` is given. `given` as for `plan`: what is given is not varied.
 
     Raises:
         ValueError: nothing fits, or nothing is fast enough.
@@ -107,32 +107,41 @@ def cheapest(
     most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
     for name in given:
         known("setting", name, (field.name for field in fields(Settings)))
-    decisive = ("sequence", "precision", "trainable", "lora_rank")  # of the FLOPs
-    least = plan(model=model, **{name: given[name] for name in decisive if name in given})
-    needed = tokens * token_flops(least.model, least.settings) / (days * 86400)
-    least_ranks = max(1, ceil(needed / (machine.achievable * machine.peak_flops(least.settings.policy.fast))))
-    doubled, found = [2**power for power in range(ceil(log2(least_ranks)), ceil(log2(most_ranks)))], list[Budget]()
-    for ranks in (*doubled, most_ranks) if least_ranks <= most_ranks else ():
+    least = _about_least(machine, model, tokens / (days * 86400), given)
+    first = floor(log2(min(least, most_ranks)))
+    found, best = list[Budget](), None
+    for ranks in (*(2**power for power in range(first, ceil(log2(most_ranks)))), most_ranks):
         refusals = list[PlanError]()
         ways = [*_ways(machine, tokens, {"model": model, "world_size": ranks} | given, refusals)]
         found += filter(None, ways)
-        if fast := [one for one in found if one.seconds <= days * 86400]:
-            return min(fast, key=lambda one: one.gpu_hours)
+        fast = (one for one in found if one.seconds <= days * 86400)
+        best = min(fast, key=lambda one: one.gpu_hours, default=None)
+        if best and ranks >= 4 * best.plan.settings.world_size:
+            break
         if ranks == most_ranks and not ways and not found:
             raise refusals[0]
-    reached, more = "nothing fits", "hardware with more memory, more ranks, a shorter sequence"
+    if best:
+        return best
+    enough = more_ranks(machine, most_ranks)
+    reached, more = "nothing fits", f"hardware with more memory, {enough}, a shorter sequence"
     if "offload" not in given:
         reached, more = "nothing fits without offload", f"offload, {more}"
-    if found or least_ranks > most_ranks:
-        more = "more days or ranks, fewer tokens,"
-    if least_ranks > most_ranks:
-        reached = f"at least {least_ranks} are needed at {machine.achievable:.0%} of the peak"
-    elif found:
+    if found:
+        more = f"more days, {enough}, fewer tokens,"
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {count(f'{days:g}', 'day')} on at most {count(most_ranks, 'rank')} of {machine.name}: "
         f"{reached}. Allow {more} or a smaller batch."
     )
+
+
+def _about_least(machine: Hardware, model: str | Transformer, tokens_per_second: float, given: dict[str, Any]) -> float:
+    """Return about how many ranks, 1 or more, are fast enough if nothing but computing takes time."""
+    decisive = ("sequence", "precision", "fp8", "trainable", "lora_rank")  # of the FLOPs and of their speed
+    one = plan(model=model, **{name: given[name] for name in decisive if name in given})
+    faster = machine.fp8_speed() if one.settings.fp8 != "none" else 1
+    speed = machine.achievable * faster * machine.peak_flops(one.settings.policy.fast)
+    return max(1, tokens_per_second * token_flops(one.model, one.settings) / speed)
 
 
 def _ways(

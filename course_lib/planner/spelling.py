@@ -64,7 +64,11 @@ def flags(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 _OTHERS = ("tokens", "days", "params", "global_batch")
-_OPTIONS = {"hardware": "--gpu", **{name: SHORT.get(name, flag(name)) for name in (*SETTINGS, *_OTHERS)}}
+_OPTIONS = {
+    "hardware": "--gpu",
+    "most_ranks": "--gpus",
+    **{name: SHORT.get(name, flag(name)) for name in (*SETTINGS, *_OTHERS)},
+}
 _GIVEN = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^]]*\]|\([^)]*\)|'[^']*'|[\w.+-]*\w)")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
 

@@ -268,6 +268,8 @@ def test_nothing_fits_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
         ("--params 7e9 --params 70e9", "name one model"),
         ("--gpus 8", "name one model"),
         ("--config nowhere.json", "--config nowhere.json: [Errno 2] No such file or directory"),
+        ("gpt2 --tokens 1e9 --gpus 0", "--gpus 0: it has to be a whole number, 1 or more. Try --gpus 1."),
+        ("gpt2 --fit --micro-batches 0", "--micro-batches 0: it has to be a whole number, 1 or more."),
         ("gpt2 --tokens many", "--tokens many: it does not have this value. Give a number, such as 8 or 7e9."),
     ],
 )

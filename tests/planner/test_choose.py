@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, size, verdict
-from course_lib.planner.choose import _leaving
+from course_lib.planner.choose import LARGEST_BUCKET, _leaving
 
 
 def test_a_small_model_needs_no_sharding() -> None:
@@ -79,6 +79,45 @@ def test_nothing_fits() -> None:
 
     with pytest.raises(ValueError, match=r"nothing fits on 4x RTX 4090, PCIe\. The nearest is .* short on rank 0"):
         _ = choice.best
+    given = {"offload": (), "tensor_parallel": 1, "pipeline_parallel": 1, "checkpointing": "full"}
+    for hardware, other, suggested in (
+        ("rtx-4090", {}, "hardware with a network or a shorter sequence"),
+        ("rtx-4090", {"world_size": 2, "batch": 2}, "more ranks, a shorter sequence or a smaller batch"),
+        ("h100-infiniband", {"sequence": 1}, "more ranks"),
+    ):
+        with pytest.raises(ValueError, match=rf" Take {suggested}\.$"):
+            _ = choose("llama-405b", hardware, **given | other).best
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "given"),
+    [("llama-13b", "rtx-4090", {"sequence": 4096}), ("zero-100b", "h100", {"sequence": 1024})],
+)
+def test_what_fits_as_a_plain_plan_fits(model: str, hardware: str, given: dict[str, int]) -> None:
+    """On the host torch's default is the for-loop, which has no temporaries of all parameters at once."""
+    way = {"stage": 3, "offload": ("optimizer",), "checkpointing": "full", "attention": "flash"}
+    assert fits(plan(model=model, world_size=HARDWARE[hardware].devices, **way, **given), hardware)
+    best = choose(model, hardware, tensor_parallel=1, pipeline_parallel=1, **given).best.plan.settings
+
+    assert (best.stage, best.offload, best.implementation) == (3, ("optimizer",), "for-loop")
+    with pytest.raises(ValueError, match="nothing fits"):
+        _ = choose(model, hardware, implementation="foreach", stage=3, **given).best
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "sequence"),
+    [("gpt2-medium", "rtx-5090", 1024), ("gpt2", "rtx-4090", 1024), ("gpt2", "laptop", 128)],
+)
+def test_a_small_model_is_not_slower_than_a_plain_plan(model: str, hardware: str, sequence: int) -> None:
+    """A bucket is about an eighth of the gradients, so that most are reduced while backward computes the others."""
+    given = {"stage": 1, "sequence": sequence, "checkpointing": "none"}
+    choice = choose(model, hardware, tensor_parallel=1, pipeline_parallel=1, offload=(), **given)
+    plain = plan(model=model, world_size=HARDWARE[hardware].devices, attention="flash", **given)
+
+    assert choice.best.seconds is not None
+    assert choice.best.seconds <= 1.02 * plain.step_seconds(hardware)
+    whole = choose("llama-7b", "h100", sequence=1024, stage=1, tensor_parallel=1, pipeline_parallel=1).best.plan
+    assert whole.settings.bucket_bytes == LARGEST_BUCKET
 
 
 def test_hybrid_sharding_is_tried_on_several_nodes_only() -> None:
@@ -249,7 +288,7 @@ def test_a_global_batch_leaves_the_micro_batch_open() -> None:
     """GPT-2 on 8 GPUs, 128 sequences: 16 for each, in micro-batches of a power of two; the fastest that fits."""
     choice = choose("gpt2", "h100", global_batch=128, stage=1, checkpointing="none", tensor_parallel=1, offload=())
     alone = next(c for c in choice.ranked if c.plan.settings.pipeline_parallel == 1)
-    given = {"world_size": 8, "stage": 1, "attention": "flash", "implementation": "foreach", "bucket_bytes": 2**28}
+    given = {"world_size": 8, "stage": 1, "attention": "flash", "bucket_bytes": alone.plan.settings.bucket_bytes}
     speeds = {batch: plan(model="gpt2", **given, batch=batch, micro_batches=16 // batch).step_seconds("h100")
               for batch in (1, 2, 4, 8, 16)}  # fmt: skip
 

@@ -154,6 +154,24 @@ def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, messag
         (lambda: replace(MODELS["gpt2"], heads=5), "hidden=768, heads=5, kv_heads=12: each head has hidden / heads"),
         (lambda: replace(MODELS["gpt2"], layers=0), "layers=0: it has to be a whole number, 1 or more"),
         (lambda: choose("gpt2", "h100", world_size=0), "world_size=0: it has to be a whole number, 1 or more"),
+        (
+            lambda: choose("gpt2", "h100", tensor_parallel=0),
+            "tensor_parallel=0: it has to be a whole number, 1 or more",
+        ),
+        (lambda: choose("gpt2", "h100", batch=0, global_batch=8), "batch=0: it has to be a whole number, 1 or more"),
+        (lambda: choose("gpt2", "h100", sequence="4096"), "sequence='4096': it has to be a whole number, 1 or more"),
+        (
+            lambda: choose("gpt2", "h100", micro_batches="8"),
+            "micro_batches='8': it has to be a whole number, 1 or more",
+        ),
+        (
+            lambda: replace(hardware("h100"), fast_flops=-1),
+            "fast_flops=-1 of 8x H100 80GB, NVLink: it has to be a number",
+        ),
+        (
+            lambda: replace(hardware("h100"), memory_bandwidth=0),
+            "memory_bandwidth=0 of 8x H100 80GB, NVLink: it has to",
+        ),
     ],
 )
 def test_other_impossible_questions(ask: Callable[[], object], message: str) -> None:

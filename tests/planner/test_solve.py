@@ -59,8 +59,13 @@ def test_impossible_budgets_are_refused(tokens: float, days: float) -> None:
 
 
 def test_a_machine_without_a_network_is_one_node() -> None:
-    with pytest.raises(ValueError, match=r"on at most 4 ranks of 4x RTX 4090, PCIe: at least \d+ are needed"):
-        cheapest("llama-7b", "rtx-4090", tokens=1e12, days=1)
+    takes = (
+        r"on at most 4 ranks of 4x RTX 4090, PCIe: the fastest takes [\d,.]+ days\. Allow more days, hardware with a"
+    )
+    with pytest.raises(ValueError, match=takes):
+        cheapest("gpt2", "rtx-4090", tokens=1e12, days=1)
+    with pytest.raises(ValueError, match=r"on at most 2 ranks .* Allow more days, more ranks, fewer tokens, or"):
+        cheapest("gpt2", "rtx-4090", tokens=1e12, days=1, most_ranks=2)
 
 
 def test_nothing_fits_means_0() -> None:
@@ -157,6 +162,39 @@ def test_the_most_ranks_may_lie_between_two_powers_of_two() -> None:
     assert best.seconds <= 15 * 86400
 
 
+def test_a_later_deadline_does_not_cost_more() -> None:
+    """From 32 ranks on there is time, and 256 have the memory to need the fewest GPU-hours."""
+    given = {"tokens": 1e11, "sequence": 4096, "pipeline_parallel": 1}
+    soon, late = (cheapest("llama3-70b", MACHINE, **given, days=days) for days in (8, 64))
+
+    assert late.gpu_hours == soon.gpu_hours
+    assert cheapest("llama3-70b", MACHINE, **given, days=64, most_ranks=64).gpu_hours > late.gpu_hours
+
+
+def test_one_doubling_that_saves_nothing_does_not_end_the_search() -> None:
+    """16 ranks leave the node and cost more than 8, but 32 cost less."""
+    given = {"tokens": 1e11, "sequence": 4096, "days": 100}
+    hours = [cheapest("llama3-8b", "a100-40gb", **given, most_ranks=most).gpu_hours for most in (8, 16, 32)]
+
+    assert hours[0] == hours[1] > hours[2]
+
+
+@pytest.mark.parametrize(("model", "machine", "ranks", "given"), [
+    ("llama3-70b", MACHINE, 224, {"fp8": "matrices", "tensor_parallel": 2, "sequence": 2048}),
+    (replace(MODELS["llama3-8b"], layers=4, vocab=262144, tied=False), "h100", 4, {"sequence": 4096}),
+])  # fmt: skip
+def test_what_a_plan_can_do_in_time_is_not_refused(model: Any, machine: str, ranks: int, given: dict[str, Any]) -> None:
+    """fp8 is faster than bf16, and the embedding computes nothing, though 6 FLOPs for each parameter count it."""
+    one = plan(model=model, world_size=ranks, stage=3, attention="flash", implementation="fused", **given)
+    one = replace(one, settings=replace(one.settings, batch=largest_batch(one, machine)))
+    days = 1e11 / one.tokens_per_second(machine) / ranks / 86400
+    given = given | {"pipeline_parallel": 1, "tokens": 1e11, "most_ranks": ranks}
+
+    assert cheapest(model, machine, days=1.001 * days, **given).plan.settings.world_size == ranks
+    with pytest.raises(ValueError, match=r"the fastest takes .* Allow more days, "):
+        cheapest(model, machine, days=0.5 * days, **given)
+
+
 def test_the_cheapest_way_can_cut_the_model() -> None:
     """A slow network: what stays in a node is cheaper."""
     given = {"tokens": 1e12, "days": 60, "sequence": 4096}
@@ -197,7 +235,7 @@ def test_what_no_way_of_training_can_have_is_refused() -> None:
 
 
 def test_a_deadline_that_nothing_meets_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: at least 131 are needed"):
+    with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: the fastest takes [\d,.]+ days\."):
         cheapest("llama3-8b", MACHINE, tokens=1e14, days=800, most_ranks=64)
 
 

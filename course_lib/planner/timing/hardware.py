@@ -32,10 +32,15 @@ RATES_OF_2025: dict[str, Any] = {"achievable": 0.75, "attention": 0.6}
 Chosen on NVIDIA's dense runs and KempnerForge's FSDP, whose medians are within 7 % with them: see docs/validation.md.
 """
 
+_POSITIVE = ("devices", "memory_bytes", "memory_bandwidth", "fast_flops", "fp32_flops", "achievable", "attention",
+             "host_link", "host_bandwidth")  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
     """Equal devices in nodes. One rank has one device.
+
+    Raises ValueError for a rate or a size that is not above 0.
 
     Attributes:
         name: for texts.
@@ -74,6 +79,11 @@ class Hardware:
     fp8: float = 0
     host_devices: int = 0
     source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if not (isinstance(value := getattr(self, name), int | float) and value > 0):
+                raise PlanError(f"{name}={value!r} of {self.name}: it has to be a number above 0.")
 
     def fp8_speed(self) -> float:
         """Return how many times faster than in bf16 matrix products are in fp8. Raises ValueError without fp8."""

@@ -77,7 +77,7 @@ class Settings:
         engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or
             "nanotron": DistributedDataParallel, whole fp32 sums of gradients, states sharded in stage 1.
-        implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
+        implementation: of the optimizer's step in torch: "for-loop", its default on CPUs, "foreach", on GPUs, "fused".
         expandable: whether `reserved_bytes` is for PYTORCH_ALLOC_CONF=expandable_segments:True.
 
     Raises:
