@@ -661,3 +661,60 @@ def test_a_backward_after_clipping_adds_to_what_was_clipped(engine) -> None:
     for same_norm, ours, theirs in world(3).run(rank):
         assert same_norm
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_second_backward_of_one_forward_after_clipping_counts_too(engine) -> None:
+    def rank():
+        torch.manual_seed(0)
+        plain = nn.Linear(3, 2)
+        made = getattr(zero, engine)(copy.deepcopy(plain), SGD, lr=1.0)
+        for model in (plain, made):
+            y = model(torch.ones(4, 3))
+            y[:, 0].sum().backward(retain_graph=True)
+            nn.utils.clip_grad_norm_(plain.parameters(), 1e9) if model is plain else made.clip_grad_norm_(1e9)
+            (10 * y[:, 1].sum()).backward()
+        SGD(plain.parameters(), lr=1.0).step()
+        made.step()
+        return made.state_dict(), plain.state_dict()
+
+    for ours, theirs in world(2).run(rank):
+        close(ours, dict(theirs))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("clip_before_zero_grad", [False, True])
+def test_training_through_the_module_after_a_step(engine, clip_before_zero_grad) -> None:
+    def rank():
+        model = make("stack")
+        ours = made(engine, model)
+        for step in range(2):
+            ours.zero_grad()
+            loss_of(model, batch(step, dist.get_rank())).backward()
+            ours.step()
+            if clip_before_zero_grad:
+                ours.clip_grad_norm_(1e9)
+        return ours.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, range(2))
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_evaluation_between_unscaling_and_the_step_changes_nothing(engine) -> None:
+    def rank():
+        ours = made(engine, make("stack"))
+        scaler = zero.LossScaler(ours, scale=1024.0)
+        scaler.scale(loss_of(ours, batch(0, dist.get_rank()))).backward()
+        scaler.unscale_()
+        with torch.no_grad():
+            ours(batch(1, 0))
+        assert scaler.step()
+        return ours.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, [0])
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
