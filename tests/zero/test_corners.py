@@ -1,6 +1,7 @@
 """The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
 
 import copy
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -718,3 +719,22 @@ def test_an_evaluation_between_unscaling_and_the_step_changes_nothing(engine) ->
     one_process(reference, SGD, {"lr": 0.1}, 2, [0])
     for weights in world(2).run(rank):
         close(weights, dict(reference.state_dict()))
+
+
+@dataclass(slots=True)
+class Output:
+    scores: torch.Tensor
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_output_may_be_a_dataclass_with_slots(engine) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            return Output(super().forward(x))
+
+    def rank():
+        ours = made(engine, Model(3, 2))
+        ours(torch.ones(4, 3)).scores.sum().backward()
+        return ours.clip_grad_norm_(1e9).item()
+
+    assert [*world(2).run(rank)] == pytest.approx([(2 * 3 * 4**2 + 2 * 4**2) ** 0.5] * 2)
