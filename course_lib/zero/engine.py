@@ -170,8 +170,9 @@ class Engine(nn.Module):
             raise ValueError(
                 f"rank {dist.get_rank()}: backward gave no gradient to {', '.join(names[:3])}"
                 f"{f' and {len(names) - 3} more' if names[3:] else ''}. Other ranks may have used what this rank "
-                "did not. Make the engine with find_unused_parameters=True: then ranks exchange which parameters they "
-                "used. If no rank ever uses them, freeze them before: param.requires_grad = False."
+                "did not, or the backward was torch.autograd.grad. Make the engine with find_unused_parameters=True: "
+                "then ranks exchange which parameters they used. If no rank ever uses them, freeze them before: "
+                "param.requires_grad = False."
             )
         for bucket in self.buckets:
             bucket.show_grads()

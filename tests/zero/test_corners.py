@@ -738,3 +738,30 @@ def test_an_output_may_be_a_dataclass_with_slots(engine) -> None:
         return ours.clip_grad_norm_(1e9).item()
 
     assert [*world(2).run(rank)] == pytest.approx([(2 * 3 * 4**2 + 2 * 4**2) ** 0.5] * 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gradient_penalty_trains_if_ranks_exchange_which_parameters_they_used(engine) -> None:
+    def loss(model, x):
+        y = model(x.requires_grad_())
+        (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y.mean() + grad.square().sum(1).mean()
+
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def rank(**options):
+        ours = made(engine, net(), **options)
+        loss(ours, torch.full((2, 3), 1.0 + dist.get_rank())).backward()
+        ours.step()
+        return ours.state_dict()
+
+    reference = net()
+    (sum(loss(reference, torch.full((2, 3), 1.0 + rank)) for rank in range(2)) / 2).backward()
+    SGD(reference.parameters(), lr=0.1).step()
+    for weights in world(2).run(rank, find_unused_parameters=True):
+        close(weights, dict(reference.state_dict()))
+    if engine != "Stage1":
+        with pytest.raises(RankError, match=r"or the backward was torch.autograd.grad\. Make the engine"):
+            world(2).run(rank)
