@@ -127,7 +127,7 @@ class Engine(nn.Module):
         return (shard for bucket in self.buckets for shard in bucket.shards)
 
     def step(self) -> None:
-        """Update the model with the averaged gradients. Call this on every rank."""
+        """Update the model with the averaged gradients. Call this on every rank. It takes no closure, so no LBFGS."""
         raise NotImplementedError
 
     def average_gradients(self) -> None:
