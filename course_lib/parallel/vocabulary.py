@@ -28,11 +28,11 @@ def look_up(tokens: Tensor, rows: Tensor, group: Group = None) -> Tensor:
 def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, group: Group = None) -> Tensor:
     """Return the mean cross-entropy, as `torch.nn.functional.cross_entropy` of the whole scores, on every rank.
 
-    It computes in fp32 if the scores are in 16 bits, as autocast does.
+    It leaves out tokens whose target is -100. It computes in fp32 if the scores are in 16 bits, as autocast does.
 
     Args:
         scores: [tokens, vocab / N], this rank's part of each token's scores.
-        targets: [tokens], each of the whole vocabulary; the same on every rank.
+        targets: [tokens], each of the whole vocabulary, or -100; the same on every rank.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     # loss = log(sum of exp(score)) - the target's score. Three small all-reduces of [tokens] in place of the scores.
@@ -42,7 +42,8 @@ def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, group: Group = Non
     total = all_reduce(scores.exp().sum(dim=1), group)
     mine, index = _among_mine(targets, scores.shape[1], group)
     of_target = all_reduce(scores.gather(1, index[:, None])[:, 0] * mine, group)
-    return (total.log() - of_target).mean()
+    counted = targets != -100
+    return torch.where(counted, total.log() - of_target, 0).sum() / counted.sum()
 
 
 def _among_mine(tokens: Tensor, count: int, group: Group) -> tuple[Tensor, Tensor]:

@@ -56,7 +56,8 @@ def tensors_in(output: Any) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
     if dataclasses.is_dataclass(output):
-        output = vars(output)
+        fields = {field.name: getattr(output, field.name, None) for field in dataclasses.fields(output)}
+        output = fields | getattr(output, "__dict__", {})  # there is none with slots=True
     items = output.values() if isinstance(output, Mapping) else output
     return [t for item in items for t in tensors_in(item)] if isinstance(output, Mapping | list | tuple | set) else []
 

@@ -31,7 +31,7 @@ class DataParallel(Engine):
 
     Args:
         model: of the same structure on every rank; rank 0's weights are copied to all.
-        optimizer_class: any, such as SGD, Adam or AdamW.
+        optimizer_class: any that steps without a closure, such as SGD, Adam or AdamW.
         process_group: the ranks that average their gradients; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
         bucket_bytes: how many bytes of parameters are reduced together.

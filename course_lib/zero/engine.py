@@ -127,7 +127,7 @@ class Engine(nn.Module):
         return (shard for bucket in self.buckets for shard in bucket.shards)
 
     def step(self) -> None:
-        """Update the model with the averaged gradients. Call this on every rank."""
+        """Update the model with the averaged gradients. Call this on every rank. It takes no closure, so no LBFGS."""
         raise NotImplementedError
 
     def average_gradients(self) -> None:
@@ -170,8 +170,9 @@ class Engine(nn.Module):
             raise ValueError(
                 f"rank {dist.get_rank()}: backward gave no gradient to {', '.join(names[:3])}"
                 f"{f' and {len(names) - 3} more' if names[3:] else ''}. Other ranks may have used what this rank "
-                "did not. Make the engine with find_unused_parameters=True: then ranks exchange which parameters they "
-                "used. If no rank ever uses them, freeze them before: param.requires_grad = False."
+                "did not, or the backward was torch.autograd.grad. Make the engine with find_unused_parameters=True: "
+                "then ranks exchange which parameters they used. If no rank ever uses them, freeze them before: "
+                "param.requires_grad = False."
             )
         for bucket in self.buckets:
             bucket.show_grads()

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from .backward import weakly
 from .buckets import BUCKET_BYTES, FlatBucket, in_buckets
 from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
@@ -54,21 +55,21 @@ class Stage1(Engine):
         buckets = in_buckets(reversed(self.trained), bucket_bytes or BUCKET_BYTES)
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._averaged = False  # whether the shards' gradients are averages of all that backward has left
+        for param in self.trained:
+            param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._averaged = False  # the next backward adds gradients of this rank only
-        return super().forward(*args, **kwargs)
+    def _on_gradient(self, param: nn.Parameter) -> None:
+        for bucket in self.buckets:
+            bucket.grad_shard = None  # the average lacks the gradient that backward has just added
 
     def average_gradients(self) -> None:
         """Average the gradients that backward has left since `zero_grad`."""
-        if self._averaged:
+        if all(bucket.grad_shard is not None for bucket in self.buckets):
             return
         for bucket in self.buckets:
             bucket.collect_grads(self.ranks.scale)  # scale = 1 / all ranks, so the sum is the average
             self._reduce_scatter(bucket)
         self.show_grads()  # to the optimizer, except those of parameters that no rank used
-        self._averaged = True
 
     def _reduce_scatter(self, bucket: FlatBucket) -> None:
         """Reduce: this rank gets the averaged gradient of its shard of the bucket."""
@@ -85,7 +86,6 @@ class Stage1(Engine):
         for bucket in self.buckets:
             bucket.zero_grad()  # frees the averages; the gradients that backward left stay until `zero_grad`
         self.gather_parameters()
-        self._averaged = False
 
     def gather_parameters(self) -> None:
         """Gather: every rank gets all updated shards, in the model's dtype."""

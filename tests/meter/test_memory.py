@@ -315,6 +315,29 @@ def test_resizing_in_place() -> None:
     assert (report.current_bytes, report.peak_bytes) == (BYTES, 3 * BYTES)
 
 
+def test_a_resized_result_still_has_its_graph() -> None:
+    def program() -> None:
+        x, w = torch.ones(N), torch.ones(N, requires_grad=True)
+        y = x * w
+        y.untyped_storage().resize_(2 * BYTES)
+        mark("forward")
+
+    assert held(measured(program).marks["forward"]) == {"activations": BYTES, "other": 3 * BYTES}
+
+
+def test_a_tensor_that_backward_frees_was_saved_for_it_although_it_was_resized_meanwhile() -> None:
+    def program() -> None:
+        x, w = torch.zeros(N), torch.ones(N, requires_grad=True)
+        with torch.no_grad():
+            x.untyped_storage().resize_(10 * BYTES)
+        loss = (x * w).sum()
+        del x
+        loss.backward()
+
+    largest = measured(program).at_peak.holdings[0]
+    assert (largest.category, largest.total_bytes) == ("activations", 10 * BYTES)
+
+
 def test_set_takes_another_storage() -> None:
     def program():
         x, y = torch.zeros(N), torch.zeros(2 * N)

@@ -133,6 +133,23 @@ def test_the_loss_is_exact_for_large_scores_and_under_autocast(dtype, size) -> N
         assert ours == pytest.approx(whole, rel=1e-6)
 
 
+@pytest.mark.parametrize("targets", [[0, -100, 3, 4, -100, 1], [-100] * 6])
+def test_a_target_of_minus_100_is_left_out_of_the_loss_and_its_gradient(targets) -> None:
+    def losses_and_gradients():
+        torch.manual_seed(0)
+        scores = torch.randn(6, 8, requires_grad=True)
+        part = scores.detach().chunk(2, dim=1)[dist.get_rank()].clone().requires_grad_()
+        ours = vocabulary_cross_entropy(part, torch.tensor(targets))
+        whole = cross_entropy(scores, torch.tensor(targets))
+        ours.backward()
+        whole.backward()
+        return (ours, part.grad), (whole, scores.grad.chunk(2, dim=1)[dist.get_rank()])
+
+    for (loss, grad), (whole, of_whole) in World(2).run(losses_and_gradients):
+        torch.testing.assert_close(loss, whole, equal_nan=True)
+        assert whole.isnan() or torch.allclose(grad, of_whole, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("tied", "message"),
     [(False, "4 heads cannot be shared by 3 ranks"), (True, "embedding and head are one weight")],

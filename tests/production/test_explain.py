@@ -67,6 +67,10 @@ def test_defaults_that_surprise_are_told_where_they_hold() -> None:
             "zero_optimization.overlap_com: DeepSpeed knows no such setting. "
             "Did you mean zero_optimization.overlap_comm?",
         ),
+        *(
+            ({name: {"enable": False}}, f"{name}.enable: DeepSpeed knows no such setting. Did you mean {name}.enabled?")
+            for name in ("bf16", "fp16")
+        ),
         ({"stage": 3}, "stage: DeepSpeed knows no such setting. Did you mean zero_optimization.stage?"),
         ({"qwertz": 3}, "qwertz: DeepSpeed knows no such setting. Take it out."),
         (

@@ -93,7 +93,8 @@ def test_a_program_finds_its_own_names_in_main(world, write) -> None:
             def test(self):
                 self.assertEqual(1, 2)
 
-        __main__.LEVEL = "high" if os.environ["RANK"] == "0" else "low"
+        __main__.LEVEL = __main__.OTHER = "high" if os.environ["RANK"] == "0" else "low"
+        del __main__.OTHER
         print(LEVEL, __main__.__doc__, sorted(name for name in dir(__main__) if not name.startswith("_")))
         print(doctest.testmod(report=False, verbose=False))
         unittest.main()

@@ -1,6 +1,7 @@
 """The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
 
 import copy
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -661,3 +662,106 @@ def test_a_backward_after_clipping_adds_to_what_was_clipped(engine) -> None:
     for same_norm, ours, theirs in world(3).run(rank):
         assert same_norm
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_second_backward_of_one_forward_after_clipping_counts_too(engine) -> None:
+    def rank():
+        torch.manual_seed(0)
+        plain = nn.Linear(3, 2)
+        made = getattr(zero, engine)(copy.deepcopy(plain), SGD, lr=1.0)
+        for model in (plain, made):
+            y = model(torch.ones(4, 3))
+            y[:, 0].sum().backward(retain_graph=True)
+            nn.utils.clip_grad_norm_(plain.parameters(), 1e9) if model is plain else made.clip_grad_norm_(1e9)
+            (10 * y[:, 1].sum()).backward()
+        SGD(plain.parameters(), lr=1.0).step()
+        made.step()
+        return made.state_dict(), plain.state_dict()
+
+    for ours, theirs in world(2).run(rank):
+        close(ours, dict(theirs))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("clip_before_zero_grad", [False, True])
+def test_training_through_the_module_after_a_step(engine, clip_before_zero_grad) -> None:
+    def rank():
+        model = make("stack")
+        ours = made(engine, model)
+        for step in range(2):
+            ours.zero_grad()
+            loss_of(model, batch(step, dist.get_rank())).backward()
+            ours.step()
+            if clip_before_zero_grad:
+                ours.clip_grad_norm_(1e9)
+        return ours.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, range(2))
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_evaluation_between_unscaling_and_the_step_changes_nothing(engine) -> None:
+    def rank():
+        ours = made(engine, make("stack"))
+        scaler = zero.LossScaler(ours, scale=1024.0)
+        scaler.scale(loss_of(ours, batch(0, dist.get_rank()))).backward()
+        scaler.unscale_()
+        with torch.no_grad():
+            ours(batch(1, 0))
+        assert scaler.step()
+        return ours.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, [0])
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+@dataclass(slots=True)
+class Output:
+    scores: torch.Tensor
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_output_may_be_a_dataclass_with_slots(engine) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            return Output(super().forward(x))
+
+    def rank():
+        ours = made(engine, Model(3, 2))
+        ours(torch.ones(4, 3)).scores.sum().backward()
+        return ours.clip_grad_norm_(1e9).item()
+
+    assert [*world(2).run(rank)] == pytest.approx([(2 * 3 * 4**2 + 2 * 4**2) ** 0.5] * 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gradient_penalty_trains_if_ranks_exchange_which_parameters_they_used(engine) -> None:
+    def loss(model, x):
+        y = model(x.requires_grad_())
+        (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y.mean() + grad.square().sum(1).mean()
+
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def rank(**options):
+        ours = made(engine, net(), **options)
+        loss(ours, torch.full((2, 3), 1.0 + dist.get_rank())).backward()
+        ours.step()
+        return ours.state_dict()
+
+    reference = net()
+    (sum(loss(reference, torch.full((2, 3), 1.0 + rank)) for rank in range(2)) / 2).backward()
+    SGD(reference.parameters(), lr=0.1).step()
+    for weights in world(2).run(rank, find_unused_parameters=True):
+        close(weights, dict(reference.state_dict()))
+    if engine != "Stage1":
+        with pytest.raises(RankError, match=r"or the backward was torch.autograd.grad\. Make the engine"):
+            world(2).run(rank)

@@ -27,6 +27,10 @@ class _MainOfRanks(ModuleType):
         own = super().__getattribute__("_own")
         setattr(own.main, name, value) if hasattr(own, "main") else super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        own = super().__getattribute__("_own")
+        delattr(own.main, name) if hasattr(own, "main") else super().__delattr__(name)
+
 
 @contextmanager
 def main_of_ranks() -> Iterator[None]:
