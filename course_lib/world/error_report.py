@@ -39,12 +39,17 @@ class ErrorReport:
 
     @staticmethod
     def _of(error: BaseException) -> ErrorReport:
+        leaf, *others = _leaves(error)
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
-        shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
+        shown = next((one for one in chain(_causes(error), _causes(leaf)) if isinstance(one, CourseError)), leaf)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
+        notes = _notes(shown)
+        if leaf is not error:
+            more = f", and {len(others)} more exception{'s' * (len(others) > 1)}" if others else ""
+            notes += [f"in {type(error).__name__}: {_text(error)}{more}", *_notes(error)]
         return ErrorReport(
             type=type(shown).__name__,
-            message="\n".join([message, *_notes(shown)]),
+            message="\n".join([message, *notes]),
             source_line=source_line_in_dump(f"{stack}\n")
             or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
@@ -81,6 +86,17 @@ class Unfinished:
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return the exceptions of an exception group and of the groups in it, each once; of others, the exception."""
+    found, unread = dict[int, BaseException](), [error]
+    while unread:
+        one = unread.pop()
+        if isinstance(one, BaseExceptionGroup) and id(one) not in found:
+            unread += reversed(one.exceptions)
+        found[id(one)] = one
+    return [one for one in found.values() if not isinstance(one, BaseExceptionGroup)]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
