@@ -75,8 +75,10 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
 
 
 def _refused(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
+    named = grouped({rank: fault.calls[rank].name for rank in fault.ranks})
+    calls = " and ".join(f"the {name} of {who(ranks, world_size)}" for ranks, name in named)
     return (
-        f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, world_size)}: {fault.detail}",
+        f"gloo refused {calls}: {fault.detail}",
         "fix the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL.",
     )
 
