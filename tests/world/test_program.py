@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ import torch.distributed as dist
 
 from course_lib import CourseError, CourseWarning, RankError, World
 from course_lib.world import Program, Run
+from course_lib.world.program.main import is_main, main_of_ranks
 from course_lib.world.rank_threads import printing
+from course_lib.world.torch_hooks import interposer
 
 Start = Callable[..., Run]
 
@@ -161,6 +165,16 @@ def test_a_function_on_ranks_may_ask_for_the_group_that_it_has(world, asked: dic
     run = world(2).run(fn)
 
     assert list(run) == [True, True] and run.calls == ((), ())
+
+
+def test_the_main_of_a_rank_can_end_on_a_different_thread(monkeypatch) -> None:
+    with main_of_ranks(), monkeypatch.context() as patch:
+        patch.setattr(interposer, "current", object)
+        block = is_main(ModuleType("__main__"))
+        rank = threading.Thread(target=block.__enter__)
+        rank.start()
+        rank.join()
+        block.__exit__(None, None, None)
 
 
 def test_a_backend_that_no_world_has_is_refused(write) -> None:
