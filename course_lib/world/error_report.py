@@ -15,6 +15,9 @@ from .learner_code import in_program, is_internal, source_line_in_dump
 
 LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
 
+# Characters that move a terminal's cursor, change its colours or end a line, and those that UTF-8 does not have.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 # A frame of the course's that only passes the learner's call on, to an operator of torch or to Python's own module.
 _PASSED_ON = re.compile(r"""  File ".*course_lib.(meter.watching|world.rank_threads.rank_state)\b.*\n(    .*\n)*""")
 
@@ -48,12 +51,12 @@ class ErrorReport:
             more = f", and {len(others)} more exception{'s' * (len(others) > 1)}" if others else ""
             notes += [f"in {type(error).__name__}: {_text(error)}{more}", *_notes(error)]
         return ErrorReport(
-            type=type(shown).__name__,
-            message="\n".join([message, *notes]),
+            type=_on_a_line(type(shown).__name__),
+            message=_printable("\n".join([message, *notes])),
             source_line=source_line_in_dump(f"{stack}\n")
             or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
-            traceback=_PASSED_ON.sub("", _traceback(error)),
+            traceback=_printable(_PASSED_ON.sub("", _traceback(error))),
             unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
         )
 
@@ -81,11 +84,20 @@ class Unfinished:
         source_line = _innermost(error.__traceback__)
         if source_line is None:
             return None
-        text = _text(error).partition("\n")[0][:LINE_LIMIT]
-        return Unfinished(type=type(error).__name__, text=text, source_line=source_line)
+        text = _printable(_text(error)).partition("\n")[0][:LINE_LIMIT]
+        return Unfinished(type=_on_a_line(type(error).__name__), text=text, source_line=source_line)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type
+
+
+def _printable(text: str) -> str:
+    """Return `text` with its control characters as escapes, except for tabs and line ends."""
+    return "\n".join(map(_on_a_line, re.split("\r?\n", text)))
+
+
+def _on_a_line(text: str) -> str:
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
