@@ -81,7 +81,8 @@ def _traceback(error: RankError) -> str:
     if error.kind != "raised" or raised is None or raised[1].type == "NoNumbers":  # a dry run's message is enough
         return ""
     rank, trace = raised[0], raised[1].traceback.rstrip()
-    return f"rank {rank}: {trace}\n\n" if trace.count('\n  File "') > 1 else ""
+    lines = re.findall(r'^[ |]*File "', trace, re.MULTILINE)  # an exception group's begin with "|"
+    return f"rank {rank}: {trace}\n\n" if len(lines) > 1 else ""
 
 
 def _for_terminal(error: BaseException) -> str:

@@ -15,6 +15,9 @@ from .learner_code import in_program, is_internal, source_line_in_dump
 
 LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
 
+# Characters that move a terminal's cursor, change its colours or end a line, and those that UTF-8 does not have.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 # A frame of the course's that only passes the learner's call on, to an operator of torch or to Python's own module.
 _PASSED_ON = re.compile(r"""  File ".*course_lib.(meter.watching|world.rank_threads.rank_state)\b.*\n(    .*\n)*""")
 
@@ -39,16 +42,21 @@ class ErrorReport:
 
     @staticmethod
     def _of(error: BaseException) -> ErrorReport:
+        leaf, *others = _leaves(error)
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
-        shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
+        shown = next((one for one in chain(_causes(error), _causes(leaf)) if isinstance(one, CourseError)), leaf)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
+        notes = _notes(shown)
+        if leaf is not error:
+            more = f", and {len(others)} more exception{'s' * (len(others) > 1)}" if others else ""
+            notes += [f"in {type(error).__name__}: {_text(error)}{more}", *_notes(error)]
         return ErrorReport(
-            type=type(shown).__name__,
-            message="\n".join([message, *_notes(shown)]),
+            type=_on_a_line(type(shown).__name__),
+            message=_printable("\n".join([message, *notes])),
             source_line=source_line_in_dump(f"{stack}\n")
             or _innermost(shown.__traceback__)
             or _innermost(error.__traceback__),
-            traceback=_PASSED_ON.sub("", _traceback(error)),
+            traceback=_printable(_PASSED_ON.sub("", _traceback(error))),
             unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
         )
 
@@ -76,11 +84,31 @@ class Unfinished:
         source_line = _innermost(error.__traceback__)
         if source_line is None:
             return None
-        text = _text(error).partition("\n")[0][:LINE_LIMIT]
-        return Unfinished(type=type(error).__name__, text=text, source_line=source_line)
+        text = _printable(_text(error)).partition("\n")[0][:LINE_LIMIT]
+        return Unfinished(type=_on_a_line(type(error).__name__), text=text, source_line=source_line)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type
+
+
+def _printable(text: str) -> str:
+    """Return `text` with its control characters as escapes, except for tabs and line ends."""
+    return "\n".join(map(_on_a_line, re.split("\r?\n", text)))
+
+
+def _on_a_line(text: str) -> str:
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return the exceptions of an exception group and of the groups in it, each once; of others, the exception."""
+    found, unread = dict[int, BaseException](), [error]
+    while unread:
+        one = unread.pop()
+        if isinstance(one, BaseExceptionGroup) and id(one) not in found:
+            unread += reversed(one.exceptions)
+        found[id(one)] = one
+    return [one for one in found.values() if not isinstance(one, BaseExceptionGroup)]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

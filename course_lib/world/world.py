@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import sys
 import warnings
@@ -84,7 +83,7 @@ class World:
                 f"World({world_size!r}): the number of ranks must be a whole number, "
                 f"not a {type(world_size).__name__}. For example World(4)."
             )
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= sys.float_info.max:
             raise CourseError(
                 f"World(timeout={timeout!r}): the time limit is a number of seconds above 0. For example timeout=60."
             )

@@ -153,6 +153,28 @@ def test_an_exception_in_a_function_has_the_traceback_of_one_rank(program, capsy
     assert "decoder.py" in trace and "Traceback" not in message
 
 
+def test_an_exception_group_has_the_line_of_its_first_exception(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(
+        """
+        import asyncio
+        async def load(part):
+            raise KeyError(f"shard-{part}")
+        async def train():
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(load(part)) for part in range(2)]
+        asyncio.run(train())
+        """
+    )
+    assert course_run(path) == 1
+
+    trace, message = capsys.readouterr().err.split("\n\nboth ranks raised ")
+    assert trace.startswith("rank 0:   + Exception Group Traceback") and "KeyError: 'shard-1'" in trace
+    assert message.startswith(
+        "KeyError: 'shard-0'\n    in ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions), "
+        "and 1 more exception\n  ranks 0, 1 raised at program.py line 4, in load:"
+    )
+
+
 def test_a_report_that_cannot_be_written_hides_no_failure(
     program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

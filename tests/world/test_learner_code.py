@@ -28,12 +28,37 @@ def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends() 
     assert str(ErrorReport.of(outer)) == "RuntimeError: outer"
 
 
+def test_an_exception_group_is_reported_by_its_first_exception() -> None:
+    def fail() -> None:
+        raise FileNotFoundError("shard-2.bin")
+
+    try:
+        fail()
+    except FileNotFoundError as missing:
+        inner = ExceptionGroup("readers", [missing, KeyError("step")])
+    report = ErrorReport.of(ExceptionGroup("tasks", [inner, inner, ValueError("last")]))
+    assert str(report) == (
+        "FileNotFoundError: shard-2.bin\n    in ExceptionGroup: tasks (3 sub-exceptions), and 2 more exceptions"
+    )
+    assert report.source_line is not None and report.source_line.function == "fail"
+    assert str(ErrorReport.of(ExceptionGroup("one", [CourseError("refused")]))) == (
+        "CourseError: refused\n    in ExceptionGroup: one (1 sub-exception)"
+    )
+
+
 def test_the_notes_of_an_exception_are_shown_below_its_text() -> None:
     error = ValueError("odd")
     error.add_note("in rules.cfg")
     assert str(ErrorReport.of(error)) == "ValueError: odd\n    in rules.cfg"
     error.__notes__ = 3  # type: ignore[assignment]
     assert str(ErrorReport.of(error)) == "ValueError: odd"
+
+
+def test_the_control_characters_of_an_exception_are_shown_as_escapes() -> None:
+    odd = type("Odd\n\x1b[1A", (ValueError,), {})
+    report = ErrorReport.of(odd("a\x00\u2028\ud800\tb\r\nd\xe9j\xe0\xa0vu"))
+    assert str(report) == "Odd\\n\\x1b[1A: a\\x00\\u2028\\ud800\tb\n    d\xe9j\xe0\xa0vu"
+    assert report.traceback.endswith("a\\x00\\u2028\\ud800\tb\nd\xe9j\xe0\xa0vu\n")
 
 
 def test_the_methods_that_a_dataclass_generates_are_no_line_to_show() -> None:

@@ -20,6 +20,7 @@ from course_lib import CourseError, World
         ((2,), {"backend": "mpi"}, r"there is no such backend here"),
         ((2,), {"timeout": 0}, r"a number of seconds above 0"),
         ((2,), {"timeout": float("nan")}, r"a number of seconds above 0"),
+        ((2,), {"timeout": 10**400}, r"a number of seconds above 0"),
         ((2,), {"timeout": "1"}, r"a number of seconds above 0"),
     ],
 )

@@ -38,7 +38,7 @@ Leaving = Literal["returned", "raised", "exited"]
 def leaving(error: BaseException | None) -> Leaving:
     if error is None:
         return "returned"
-    return "exited" if isinstance(error, SystemExit) else "raised"
+    return "exited" if issubclass(type(error), SystemExit) else "raised"  # isinstance reads __class__, which may raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ class LocalCall:
         a value (as `Future.set_exception` makes it) for its tensors, and end the process."""
         value = done.value().pop()  # so that only the rank holds it
         if isinstance(value, BaseException):
-            raise value
+            raise value.with_traceback(None)  # that of the rank that handed all ranks' calls to the backend
         self.note_values()
         on_arrival(self)
         return value

@@ -75,13 +75,12 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
 
 
 def _refused(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
+    named = grouped({rank: fault.calls[rank].name for rank in fault.ranks})
+    calls = " and ".join(f"the {name} of {who(ranks, world_size)}" for ranks, name in named)
     advice = "fix the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL."
     if "has to be contiguous" in fault.detail:
         advice = "pass tensor.contiguous(). Receive into a contiguous tensor, and copy what arrives to its place."
-    return (
-        f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, world_size)}: {fault.detail}",
-        advice,
-    )
+    return f"gloo refused {calls}: {fault.detail}", advice
 
 
 def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:

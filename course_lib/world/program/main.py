@@ -73,12 +73,12 @@ def is_main(main: ModuleType) -> Iterator[None]:
     """Let pickle and others find `main` inside the block; if threads are ranks, only from the calling thread."""
     shared = sys.modules["__main__"]
     if isinstance(shared, _MainOfRanks) and interposer.current() is not None:
-        own = shared._own
-        own.main = main
+        own = shared._own.__dict__  # this thread's: at Python's exit, the main thread ends the block of a late rank
+        own["main"] = main
         try:
             yield
         finally:
-            del own.main
+            own.pop("main", None)
         return
     before = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main

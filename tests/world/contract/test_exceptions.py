@@ -80,6 +80,12 @@ class Homeless(type):
         raise KeyError("no module")
 
 
+class Classless(Exception):
+    @property
+    def __class__(self) -> type:
+        raise KeyError("no class")
+
+
 def bad_rule() -> SyntaxError:
     error = SyntaxError("bad rule")
     error.filename, error.lineno, error.offset, error.text = "rules.cfg", 3, 2, ["no", "text"]  # type: ignore[assignment]
@@ -92,6 +98,7 @@ def bad_rule() -> SyntaxError:
         (bad_rule, "SyntaxError: bad rule (rules.cfg, line 3)"),
         (partial(Homeless, "Lost", (Exception,), {}), "Lost"),
         (partial(Nameless, "Lost", (Exception,), {}), "KeyError: 'no name'"),
+        (Classless, "KeyError: 'no class'"),
     ],
 )
 def test_an_exception_that_python_cannot_show_leaves_no_peer_waiting(local_world, make, told) -> None:

@@ -263,6 +263,22 @@ def test_arguments_that_cannot_be_right(program, message) -> None:
     assert error.kind in ("raised", "refused") and message in lines(error)[0], error
 
 
+def send_with_a_negative_tag() -> None:
+    if rank() == 0:
+        dist.send(torch.ones(2), 1, tag=-5)
+    else:
+        dist.recv(torch.ones(2), 0, tag=-5)
+
+
+def test_a_message_that_gloo_refuses_has_the_line_of_each_rank() -> None:
+    first, *others = lines(failure(World(2), send_with_a_negative_tag))
+    assert first.startswith(
+        "gloo refused the send to rank 1 with tag -5 of rank 0 and the recv from rank 0 with tag -5 of rank 1: "
+    )
+    assert others[0].startswith("  rank 0 raised") and others[0].endswith("dist.send(torch.ones(2), 1, tag=-5)")
+    assert others[1].startswith("  rank 1 raised") and others[1].endswith("dist.recv(torch.ones(2), 0, tag=-5)")
+
+
 def test_a_source_outside_the_subgroup(local_world) -> None:
     error = failure(local_world(4), broadcast_from_outside)
     assert "src and dst are global ranks, and must belong to the group that you pass" in str(error)
