@@ -34,7 +34,7 @@ def run_ranks(
     for rank in ranks:
         rank.start()
     silent = time.monotonic() + (SILENT if lines.every else 0.0)
-    _supervise(coordinator, ranks, timeout, late, lambda: time.monotonic() > silent and _show(ranks, lines))
+    _supervise(coordinator, ranks, timeout, late, lambda: _show(ranks, lines) if time.monotonic() > silent else None)
     by_number = {rank.rank: rank for rank in ranks}
     reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
     _close_groups(coordinator, ranks)
@@ -71,7 +71,7 @@ def _supervise(
     ranks: Sequence[RankThread],
     timeout: float,
     late: list[Any],
-    show: Callable[[], object],
+    show: Callable[[], None],
 ) -> None:
     """Wait until the run is over, and `show` its output. Fail it after `timeout` seconds, or when `late` holds an
     interrupt."""
