@@ -217,6 +217,8 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [FOUR[0], FOUR[2], FOUR[1], FOUR[3]], "rank 1 holds what rank 2 should, rank 2 holds what rank 1"),
         (FOUR, [FOUR[2]] * 4, "Every rank holds what only rank 2 should hold"),
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
+        (FOUR, [t(1, 7), *[t(1.000006, 7)] * 3], ""),  # equal within the tolerance, as losses of different data may be
+        (FOUR, [t(0, 0)] * 4, ""),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),

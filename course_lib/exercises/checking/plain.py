@@ -214,7 +214,7 @@ class Gap:
     @property
     def alike(self) -> bool:
         """Whether all ranks should have the same result here, and do."""
-        return all(self.same(by_rank[0], value) for by_rank in (self.expected, self.given) for value in by_rank)
+        return self.agreed(self.expected) and self.agreed(self.given)
 
     @property
     def decided(self) -> bool:

@@ -246,8 +246,8 @@ exercise.edit("no-wait", {"sent.wait()\nreceived.wait()\n": ""}, """
 
 KEEPS = """
     The result is right. But what a rank keeps grows with every round, its blocks or its results, so memory grows with
-    the number of ranks. Next: merge each result in its round, and let go of a block when you have computed with it and
-    passed it on.
+    the number of ranks. Next: merge each result in its round, and keep no block that you have computed with and passed
+    on.
     """
 
 exercise.edit("keeps-every-block", {"output, total = torch.zeros_like": "blocks = [block]\noutput, total = "

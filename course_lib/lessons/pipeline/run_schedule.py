@@ -93,7 +93,7 @@ exercise = Exercise("pipeline.run_schedule", title="Run the schedule", draw=draw
     Take all micro-batches through the pipeline, in the order of this rank's `schedule`. Each parameter then has the
     gradient of the mean of the micro-batches' losses. The last rank returns this mean, the others None. Ranks send to
     each other at the same time, so send with `dist.isend`, and wait for all sends at the end. After the backward of a
-    micro-batch, let go of its input and its output: the check measures the memory with 24 micro-batches.
+    micro-batch, keep neither its input nor its output: the check measures the memory with 24 micro-batches.
     """, hints="""
     Your `one_batch` does a forward and a backward at once. Here other actions come between them. What must a rank
     remember of a micro-batch from its forward to its backward?

@@ -256,7 +256,7 @@ def test_a_strict_run_keeps_no_tensor_that_was_sent(local_world) -> None:
         sends = [dist.isend(torch.ones(1000), 1 - rank()) for _ in range(5)]
         for _ in range(5):
             dist.recv(torch.empty(1000), 1 - rank())
-        time.sleep(0.3)  # gloo's threads let go of a tensor soon after it has arrived
+        time.sleep(0.3)  # gloo's threads free a tensor soon after it has arrived
         mark("sent")
         for work in sends:
             work.wait()
