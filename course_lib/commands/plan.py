@@ -14,7 +14,7 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan, Settings
-from ..planner.explain import assumed, band, notes, sent, verdict
+from ..planner.explain import assumed, band, notes, sent
 from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
 from ..planner.training.checks import PlanError
 
@@ -173,7 +173,7 @@ def _most(planned: Plan, gpu: str) -> Iterator[str]:
     if planned.model.transformer:
         batch, longest = planner.largest_batch(planned, machine), planner.longest_sequence(planned, machine)
         fits = f"The largest micro-batch that fits has {planner.count(batch, 'sequence')}."
-        one = verdict(replace(planned, settings=replace(planned.settings, batch=1)), machine)
+        one = planner.verdict(replace(planned, settings=replace(planned.settings, batch=1)), machine)
         yield fits if batch else f"Not even one sequence {'is sure to fit' if one == 'may fit' else 'fits'}."
         if longest:
             limit = ", the most that the model was made for" if longest == planned.model.transformer.context else ""

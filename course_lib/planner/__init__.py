@@ -4,16 +4,18 @@ questions       checks <- config <- shapes <- models, optimizers;  precision, op
                 shapes, settings <- pieces, frozen
 bytes held      parts, layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
-seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
-the whole       memory, pieces, volume, step, explain <- plan <- choose <- solve
+seconds         cost <- hardware <- places;  cost <- volume;  work, schedule, volume, places <- step
+the whole       text <- fit <- explain;  memory, pieces, volume, step, explain <- plan <- ways <- choose, solve
 compared with   plan <- validation: published runs
 """
 
 from .choose import Candidate, Choice, choose
-from .explain import COSTS, aligned, costs, count, duration, how, page, shortage, size, units, verdict
+from .explain import COSTS, costs, how, page, units
+from .fit import fits, shortage, verdict
 from .memory.parts import AVERAGING, CATEGORIES, STEP, Part
 from .plan import Plan, plan
-from .solve import Budget, cheapest, fewest_ranks, fits, largest_batch, longest_sequence
+from .solve import Budget, cheapest, fewest_ranks, largest_batch, longest_sequence
+from .text import aligned, count, duration, size
 from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline

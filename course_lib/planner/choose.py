@@ -1,41 +1,22 @@
 """Find the fastest way to train on given hardware, and explain why the others lose."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product, takewhile
+from itertools import takewhile
 from math import prod
 from typing import Any
 
-from .explain import duration, holder, how, sent, shortage, size, tightest, verdict
-from .memory.layout import BUCKET_BYTES, engine_policy
-from .plan import Plan, plan
+from .explain import how, sent
+from .fit import holder, less, shortage, tightest, verdict
+from .plan import Plan
+from .text import duration, size
 from .timing.cost import crossing
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
+from .timing.places import groups
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR, Timeline
-from .timing.step import groups
-from .training.checks import PlanError, whole
-from .training.frozen import trained
-from .training.settings import CHOICES
-from .training.shapes import Model, Transformer
+from .training.checks import PlanError
+from .ways import CUTS, ways
 
-CUTS = {
-    "tensor_parallel": (1, 2, 4, 8),
-    "context_parallel": (1, 2, 4, 8, 16),
-    "pipeline_parallel": (1, 2, 4, 8, 16),
-}
-"""How many ranks may share a model's matrices, its sequences, and its layers."""
-LONG = 8192
-"""Tokens of a sequence that each context-parallel rank has at least: with fewer, it waits for keys and values."""
-CHECKPOINTING = ("none", "operators", "full")
-"""What is tried with attention that keeps no scores: without them, "selective" is hardly different from "none"."""
-LARGEST_BUCKET = 256 * 2**20
-"""The most gradients that are reduced at a time: so many that latency does not hide what stages cost. Of a small model
-it is an eighth, so that most are reduced while backward computes the others, or the default `BUCKET_BYTES`."""
-_CHUNKS = (1, 2, 4, 8)
-_TOKENS = ("sequence", "batch", "micro_batches")
-
-_OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _WAITS = {
     "of communication": COMMUNICATION, "of tensor-parallel exchange": TENSOR, "of context-parallel exchange": CONTEXT,
     "of exchange between experts": EXPERT, "of waiting in the pipeline": PIPELINE, "of work on the host": HOST,
@@ -77,7 +58,7 @@ class Choice:
         if self.ranked[0].seconds is None:
             raise PlanError(
                 f"nothing fits on {self.hardware.name}. The nearest is {how(self.ranked[0].plan.settings)}: it "
-                f"{self.ranked[0].reason} Take {_less(self.ranked[0].plan, self.hardware)}."
+                f"{self.ranked[0].reason} Take {less(self.ranked[0].plan, self.hardware)}."
             )
         return self.ranked[0]
 
@@ -116,7 +97,7 @@ def choose(
     ranks = machine.devices if world_size is None else world_size
     usual = {"attention": "flash"}
     timed, lacking = list[Timed](), list[Lacking]()
-    for batches in _plans(model, machine, usual | {"world_size": ranks} | given, global_batch):
+    for batches in ways(model, machine, usual | {"world_size": ranks} | given, global_batch):
         if room := [*takewhile(lambda one: shortage(one, machine)[0] <= 0, batches)]:
             timed.append(min(((one, one.timeline(machine)) for one in room), key=lambda one: one[1].seconds))
         else:
@@ -130,94 +111,6 @@ def choose(
         reason = f"{verdict(p, machine)}: {size(short)} short on {holder(tightest(p, machine))}, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
-
-
-def more_ranks(machine: Hardware, ranks: int) -> str:
-    """Return what gives more than so many ranks, to be suggested."""
-    return "more ranks" if machine.network or ranks < machine.devices else "hardware with a network"
-
-
-def _less(plan: Plan, machine: Hardware) -> str:
-    """Return what makes a plan need less memory on each rank, to be suggested."""
-    known, settings = plan.model.transformer, plan.settings
-    smaller = {"a shorter sequence": settings.sequence, "a smaller batch": settings.batch} if known else {}
-    ways = [more_ranks(machine, settings.world_size), *(what for what, value in smaller.items() if value > 1)]
-    return " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-
-
-def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
-    """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, as far as they can win; see `choose`."""
-    most = CUTS | {
-        "tensor_parallel": [ranks for ranks in CUTS["tensor_parallel"] if ranks <= machine.devices],
-        "context_parallel": [r for r in CUTS["context_parallel"] if r in (1, min(r, fixed.get("sequence", 0) // LONG))],
-    }
-    for values in product(*([fixed[name]] if name in fixed else tried for name, tried in most.items())):
-        yield dict(zip(CUTS, values, strict=True))
-
-
-def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None) -> list[list[Plan]]:
-    """Return the plans of each valid combination of settings that are not fixed: a micro-batch of one sequence first.
-
-    Raises:
-        ValueError: no combination is valid.
-    """
-    ranks = machine.shard_group(fixed["world_size"]).ranks
-    fixed |= {name: whole(name, fixed[name]) for name in (*CUTS, *_TOKENS) if name in fixed}
-    alone = ranks == 1 and fixed.get("engine", "paper") == "paper"  # other engines' stages differ there, too
-    what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
-    if "params" in what:  # nothing says where to cut, or what activations there are
-        fixed = dict.fromkeys(CUTS, 1) | {"checkpointing": "none"} | fixed
-    share = fixed.get("micro_batches", 1), prod(fixed.get(name, 1) for name in CUTS)
-    if global_batch is not None:
-        if "micro_batches" in fixed:
-            raise PlanError(f"global_batch={global_batch} and micro_batches={share[0]}: give one, the other follows.")
-        share = whole("global_batch", global_batch), fixed.get("batch", 1) * ranks
-    known = plan(**what, sequence=1).model.transformer
-    varied: dict[str, Sequence[Any]] = {
-        "stage": range(4),
-        "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else CHECKPOINTING,
-        "offload": _OFFLOADS,
-        "shard_size": [None, machine.devices] if ranks > machine.devices else [None],
-        "expert_parallel": [1, machine.devices, 4 * machine.devices] if known and known.experts else [1],
-        "model_chunks": _CHUNKS,
-    }
-    open_names = [name for name in varied if name not in fixed]
-    plans, refusals = [], []
-    for cut, *values in product(cuts(machine, fixed), *(varied[name] for name in open_names)):
-        chosen, ways = dict(zip(open_names, values, strict=True)), prod(cut.values())
-        pipelined = cut["pipeline_parallel"] > 1 and chosen.get("stage", 0) > 1
-        as_stage_0 = alone and chosen.get("stage") and not (fixed | chosen).get("offload")
-        if as_stage_0 or pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
-            continue
-        stages, chunks = cut["pipeline_parallel"], chosen.get("model_chunks", 1)
-        if chunks > 1 and not (known and stages > 1 and known.layers % (stages * chunks) in (0, stages * chunks - 2)):
-            continue
-        of = stages if chunks > 1 else 1
-        try:
-            chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
-            if chosen["micro_batches"] % of:
-                continue
-            one = plan(**what, **fixed | cut | chosen)
-            usual = {name: value for name, value in _usual(one).items() if name not in fixed}
-            batches = [plan(**what, **fixed | cut | chosen | usual)]
-            groups(batches[0].settings, machine)  # raises if they do not fit its nodes
-            while global_batch and "batch" not in fixed and chosen["micro_batches"] % (of * 2 ** len(batches)) == 0:
-                larger = {"batch": 2 ** len(batches), "micro_batches": chosen["micro_batches"] // 2 ** len(batches)}
-                batches.append(plan(**what, **fixed | cut | chosen | usual | larger))
-            plans.append(batches)
-        except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
-            refusals.append(refusal)
-    if not plans:
-        raise refusals[0]
-    return plans
-
-
-def _usual(one: Plan) -> dict[str, Any]:
-    """Return what is usual for this way, as `choose` says."""
-    gradients = engine_policy(one.settings).reduced * trained(one.piece, one.settings).params
-    implementation = "for-loop" if "optimizer" in one.settings.offload else "foreach"
-    bucket_bytes = max(BUCKET_BYTES, min(LARGEST_BUCKET, gradients // 8))
-    return {"implementation": implementation, "bucket_bytes": bucket_bytes}
 
 
 def _effort(plan: Plan) -> tuple[int, ...]:

@@ -1,14 +1,16 @@
-"""Explanations of a plan, as text. GB is 10^9 bytes here, as everywhere in the course; GiB is never meant."""
+"""Explanations of a plan, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .fit import holder, shortage, tightest, verdict
 from .memory import activations
 from .memory.held import gathered_bytes
 from .memory.parts import BETWEEN, CATEGORIES, MOMENTS
+from .text import aligned, count, duration, size
 from .timing.hardware import HARDWARE, RATES_OF_2025, Hardware
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, EXPERT, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
@@ -30,29 +32,6 @@ def assumed(settings: Settings) -> dict[str, Any]:
         "checkpointing", *["frozen"] * settings.partly_frozen, *["adapted"] * (settings.lora_rank > 0),
     ]  # fmt: skip
     return {name: getattr(usual, name) for name in names if getattr(settings, name) == getattr(usual, name)}
-
-
-def size(nbytes: float) -> str:
-    """Format bytes: `31.4 GB`, with three digits or a few more, in decimal units."""
-    if nbytes == 1:
-        return "1 byte"
-    return _scaled(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 0})
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: `120 ms`."""
-    return _scaled(seconds * 1e6, {"s": 1e6, "ms": 1e3, "µs": 0})
-
-
-def _scaled(value: float, units: dict[str, float]) -> str:
-    unit, factor = next((unit, factor or 1) for unit, factor in units.items() if abs(value) >= factor)
-    scaled = value / factor
-    return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
-
-
-def count(number: float | str, what: str) -> str:
-    """Return a number of things, perhaps formatted already: `1 GPU`, `1,024 GPUs`."""
-    return f"{number} {what}{'s' * (str(number) != '1')}"
 
 
 def how(settings: Settings) -> str:
@@ -202,13 +181,6 @@ def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
     return room, duration(seconds), f"{plan.settings.tokens_per_rank / seconds:,.0f}", f"{plan.mfu(machine):.1%}"
 
 
-def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table as lines of text; the first row is its head."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
 def units(plan: Plan) -> Iterator[str]:
     """Yield lines on the units, which stage 3 gathers one by one, and on what a layer keeps for backward."""
     piece, settings, known = plan.piece, plan.settings, plan.model.transformer
@@ -223,12 +195,6 @@ def units(plan: Plan) -> Iterator[str]:
         yield f"A layer keeps {kept} of a micro-batch's activations for backward. Without recomputation it makes:"
         made = activations.layer(known, settings).items()
         yield from (f"  {size(settings.tokens * nbytes):>10}  {name}" for name, nbytes in made if nbytes)
-
-
-def holder(plan: Plan) -> str:
-    """Return who holds what the plan says: rank 0, or a stage of a pipeline other than the first."""
-    stage = plan.settings.pipeline_stage
-    return "rank 0" if stage == 0 else "the last stage" if plan.settings.last_stage else f"pipeline stage {stage}"
 
 
 def fuller(plan: Plan) -> str:
@@ -254,51 +220,6 @@ def memory(plan: Plan) -> Iterator[str]:
     between = sum(plan.moments["between steps"].values())
     yield f"  Most at once on the device: {size(plan.peak_bytes)}, {plan.peak_moment}; {size(between)} between steps."
     yield "  What lives for less than a layer's time is not planned. A dry run measures it."
-
-
-def tightest(plan: Plan, hardware: Hardware) -> Plan:
-    """Return the plan of the stage of a pipeline that lacks most bytes, on the device or the host."""
-    host = _of_host(plan, hardware)
-    return max(
-        plan.stages,
-        key=lambda stage: max(stage.reserved_bytes - hardware.memory_bytes, stage.host_bytes - host),
-    )
-
-
-def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
-    """Return how many bytes are missing on the device or the host, whichever is worse, and where.
-
-    The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit. Of a pipeline,
-    the `tightest` stage has to fit.
-    """
-    plan = tightest(plan, hardware)
-    there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
-    largest = sorted(there, key=lambda part: -part.nbytes)[:3]
-    held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
-    reserved = f"torch reserves {size(plan.reserved_bytes)} for a peak of {size(plan.peak_bytes)}"
-    host = _of_host(plan, hardware)
-    return max(
-        (plan.reserved_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}; {reserved}"),
-        (plan.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
-    )
-
-
-MARGIN = 0.15
-"""A peak this far above the device's memory may still fit: a plan has an error, and an 80 GB H100 really has 79.1 GiB,
-6 % more. docs/validation.md has the evidence."""
-
-
-def verdict(plan: Plan, hardware: Hardware) -> str:
-    """Return "fits", "may fit", which a dry run and a trial on the device decide, or "does not fit"."""
-    if shortage(plan, hardware)[0] <= 0:
-        return "fits"
-    host = max(stage.host_bytes for stage in plan.stages) - _of_host(plan, hardware)
-    missing = max(plan.fullest.peak_bytes - hardware.memory_bytes, host)
-    return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
-
-
-def _of_host(plan: Plan, hardware: Hardware) -> int:
-    return hardware.host_bytes // hardware.sharing(plan.settings.world_size)
 
 
 def traffic(plan: Plan) -> Iterator[str]:

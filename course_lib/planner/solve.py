@@ -6,20 +6,17 @@ from itertools import product
 from math import ceil, floor, inf, lcm, log2
 from typing import Any
 
-from .choose import CHECKPOINTING, cuts, more_ranks
-from .explain import count, how, shortage, size
+from .explain import how
+from .fit import fits, more_ranks
 from .plan import Plan, plan
+from .text import count, size
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
 from .training.checks import PlanError, known, largest, whole
 from .training.settings import Settings
 from .training.shapes import Transformer
-
-
-def fits(plan: Plan, machine: str | Hardware) -> bool:
-    """Return whether what the plan reserves on the device, and holds on the host, is not larger than the memory."""
-    return shortage(plan, named(machine))[0] <= 0
+from .ways import CHECKPOINTING, cuts
 
 
 def largest_batch(plan: Plan, machine: str | Hardware) -> int:

@@ -11,9 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .explain import aligned, size, verdict
+from .fit import verdict
 from .plan import Plan, plan
 from .spelling import SETTINGS, read
+from .text import aligned, size
 from .timing.cost import Link
 from .timing.hardware import HARDWARE, LINKS
 from .training.checks import PlanError, rows

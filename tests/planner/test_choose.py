@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, size, verdict
-from course_lib.planner.choose import LARGEST_BUCKET, _leaving
+from course_lib.planner.choose import _leaving
+from course_lib.planner.ways import LARGEST_BUCKET
 
 
 def test_a_small_model_needs_no_sharding() -> None:

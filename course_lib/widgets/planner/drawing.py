@@ -6,7 +6,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ...planner import AVERAGING, STEP, Collective, Hardware, Plan, Span, costs, duration, how, shortage, size
-from ...planner.explain import holder, sender
+from ...planner.explain import sender
+from ...planner.fit import holder
 from ...plots.canvas import CATEGORIES, COMPUTE, EARLIER, FETCHING, FORWARD, MOVING, UPDATE, WAITING
 from ...plots.timeline import merged
 

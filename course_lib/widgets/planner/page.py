@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ...planner import HARDWARE, shortage, size, verdict
-from ...planner.explain import band, fuller, holder, notes, tightest
+from ...planner.explain import band, fuller, notes
+from ...planner.fit import holder, tightest
 from .drawing import Shown, drawing, ends
 from .fields import START, address, entry, form, labelled, planned, value
 
