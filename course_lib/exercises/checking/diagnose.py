@@ -47,7 +47,7 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
         return None
     pairs = _by_source(exercise.pairs, solution, exercise.reference)
     end = time.process_time() + SECONDS
-    return _nearest(pairs, end, runs, cases, fewer_than=(1, 0))  # so it breaks the same rules
+    return _nearest(pairs, end, runs, cases, same_rules=True)
 
 
 def contradicted(mistake: Mistake, solution: Solution, reference: Solution) -> bool:
@@ -103,23 +103,18 @@ def _nameless(tokens: list[str], solution: Solution) -> str:
 
 
 def _nearest(
-    mistakes: Sequence[Mistake],
-    end: float,
-    runs: Runs,
-    cases: Sequence[Case],
-    fewer_than: tuple[float, float] = (inf, inf),
+    mistakes: Sequence[Mistake], end: float, runs: Runs, cases: Sequence[Case], same_rules: bool = False
 ) -> Mistake | None:
     """Return the mistake that behaves like the solution in every case, with the fewest other rules and calls.
 
-    The search ends when the CPU time is `end`. A mistake needs fewer other rules and calls than `fewer_than`.
+    The search ends when the CPU time is `end`. With `same_rules`, a mistake that breaks other rules is none.
     """
-    nearest: Mistake | None = None
-    fewest = fewer_than
+    nearest, fewest = None, (inf, inf)
     for mistake in mistakes:
         if time.process_time() > end:
             break
         differences = _differences(mistake, runs, cases)
-        if differences is not None and differences < fewest:
+        if differences is not None and differences < fewest and not (same_rules and differences[0]):
             nearest, fewest = mistake, differences
         if fewest == (0, 0):
             break  # each mistake takes its time to run, and none can be nearer
