@@ -200,8 +200,8 @@ class World:
             )
         about = self._about(name)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
+        packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
         with put_off() as late:
-            packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
             order = Order(packed=packed, timeout=self.timeout, size_of=size_of, late=late, lines=lines)
             try:
                 run = self._backend.run(order)

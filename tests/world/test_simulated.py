@@ -1,8 +1,10 @@
 """What only simulated ranks do, which are threads of the kernel."""
 
 import _thread
+import functools
 import gc
 import importlib
+import signal
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from course_lib import RankError, World
 from course_lib.world.collectives.local_call import LocalCall
 from course_lib.world.collectives.matching import Matching
 from course_lib.world.collectives.recorder import CallRecorder
+from course_lib.world.rank_threads import interrupts
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
 from course_lib.world.rank_threads.process_state import collect_garbage
 from course_lib.world.simulated import Rank
@@ -79,6 +82,30 @@ def test_an_interrupt_while_the_ranks_are_being_started_stops_those_that_are(mon
         with pytest.raises(KeyboardInterrupt, match="the run was interrupted"):
             world.run(lambda: time.sleep(0.5))
     assert list(world.run(total)) == [3.0] * 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_second_interrupt_ends_a_finalizer_that_holds_the_main_thread(monkeypatch) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.2)
+    interrupt = functools.partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT)
+
+    class Prefetcher:
+        def __del__(self) -> None:
+            for seconds in (0.05, 0.5):
+                threading.Timer(seconds, interrupt).start()
+            time.sleep(60)
+
+    def program() -> None:
+        loader = Prefetcher() if dist.get_rank() == 1 else None
+        dist.barrier()
+        if loader is not None:
+            raise ValueError("bad batch")
+        dist.barrier()
+
+    began = time.monotonic()
+    error = failure(World(2), program)
+    assert error.kind == "raised" and "bad batch" in str(error) and time.monotonic() - began < 50
+    assert list(World(2).run(total)) == [2.0, 2.0]
 
 
 def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypatch) -> None:

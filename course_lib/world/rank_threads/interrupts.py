@@ -2,22 +2,38 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
+
+PATIENCE = 10.0
+"""Seconds for which an interrupt is put off. After them, a second one acts at once: something of the learner's may hold
+the main thread, such as a `__del__` that waits, and only an exception ends that."""
 
 
 class _Late(list[Any]):
-    """A signal handler that keeps its arguments."""
+    """A signal handler that keeps its arguments, and passes those of an impatient interrupt on to `handler`."""
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__()
+        self._handler, self._until = handler, inf
 
     def __call__(self, *signal_and_frame: Any) -> None:
+        if time.monotonic() > self._until and callable(self._handler):
+            self.clear()
+            self._handler(*signal_and_frame)
+            return
+        if not self:
+            self._until = time.monotonic() + PATIENCE
         self.append(signal_and_frame)
 
 
 @contextmanager
 def put_off() -> Iterator[list[Any]]:
     """Put an interrupt off to the end of the block. The list contains it as soon as it arrives; clear the list to
-    discard it.
+    discard it. A second one acts at once if the first is older than `PATIENCE`.
 
     A nested block yields the outer block's list, and leaves the interrupt to the outer block.
 
@@ -31,7 +47,7 @@ def put_off() -> Iterator[list[Any]]:
     if isinstance(handler, _Late):
         yield handler
         return
-    late = _Late()
+    late = _Late(handler)
     signal.signal(signal.SIGINT, late)
     try:
         yield late
