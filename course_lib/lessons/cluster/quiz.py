@@ -44,12 +44,12 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         A run is stopped in the middle of its first epoch. It loads model and optimizer, and makes its sampler as at the
         start. Which examples does it see first?
 
-        - [x] Those with which the epoch began
+        - [x] The examples with which the epoch began
           > The sampler begins again, with the same order. If the run makes only the steps that were left, no rank sees
             the last examples.
-        - [ ] Those that were left
+        - [ ] The examples that were left
           > For that, the program has to skip the batches before the stop. The sampler does not know of them.
-        - [ ] Others, in a random order
+        - [ ] Examples in a new random order
           > The order depends only on the seed and on the epoch's number.""")),
     Question(id="global-batch", ask=global_batch),
     Question(id="after-sharding", ask=Choice.read("""
