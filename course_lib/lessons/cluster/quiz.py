@@ -85,7 +85,8 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         A batch of one rank has nothing to learn from, and its loss would be NaN. What does that rank do?
 
         - [x] It makes the step with a loss of 0
-          > All ranks make the same calls, and this rank brings gradients of 0.
+          > All ranks make the same calls, and this rank brings gradients of 0. The mean over all labels also needs
+            their number on all ranks: lesson 03.
         - [ ] It skips the batch
           > The other ranks then average their gradients with those of this rank's next step, and wait at the end.
         - [ ] It skips the batch, and all ranks meet in a barrier after the loop
