@@ -44,12 +44,12 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         A run is stopped in the middle of its first epoch. It loads model and optimizer, and makes its sampler as at the
         start. Which examples does it see first?
 
-        - [x] Those with which the epoch began
+        - [x] The examples with which the epoch began
           > The sampler begins again, with the same order. If the run makes only the steps that were left, no rank sees
             the last examples.
-        - [ ] Those that were left
+        - [ ] The examples that were left
           > For that, the program has to skip the batches before the stop. The sampler does not know of them.
-        - [ ] Others, in a random order
+        - [ ] Examples in a new random order
           > The order depends only on the seed and on the epoch's number.""")),
     Question(id="global-batch", ask=global_batch),
     Question(id="after-sharding", ask=Choice.read("""
@@ -85,7 +85,8 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         A batch of one rank has nothing to learn from, and its loss would be NaN. What does that rank do?
 
         - [x] It makes the step with a loss of 0
-          > All ranks make the same calls, and this rank brings gradients of 0.
+          > All ranks make the same calls, and this rank brings gradients of 0. The mean over all labels also needs
+            their number on all ranks: lesson 03.
         - [ ] It skips the batch
           > The other ranks then average their gradients with those of this rank's next step, and wait at the end.
         - [ ] It skips the batch, and all ranks meet in a barrier after the loop

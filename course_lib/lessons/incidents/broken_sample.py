@@ -22,8 +22,10 @@ def draw(rng: random.Random, number: int) -> Case:
         data = batches([4] * 5, width, seed + rank)
         if rank == odd:
             data[2] = (data[2][0], 7 + data[2][1])  # a broken sample
-        if number > 0:
-            data[3] = (data[3][0], 3.5 + data[3][1])  # on each rank a high loss, below the limit
+        if number > 0:  # on each rank two high losses, the first just below the limit
+            with torch.no_grad():
+                data[0] = (data[0][0], 29.5**0.5 + make_mlp(width, seed)(data[0][0]))
+            data[3] = (data[3][0], 3.5 + data[3][1])
         return make_mlp(width, seed), data
 
     return Case(world_size=world_size, args=args, what=f"batch 2 of rank {odd} is broken")

@@ -112,8 +112,8 @@ def leaves_a_node(rng: random.Random) -> Numeric:
 QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2, DeepSpeed", questions=(
     Question(id="ddp-and-zero", ask=volume_of_ddp_and_zero),
     Question(id="clipping", ask=Choice.read("""
-        A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration has no setting for clipping. The losses agree
-        for some steps, then differ. What is the likely reason?
+        A training moves from DeepSpeed 0.19.8 to FSDP2. The DeepSpeed configuration has no setting for clipping. The
+        losses agree for some steps, then differ. What is the likely reason?
 
         - [x] DeepSpeed clips gradients to a norm of 1.0 by default.
           > It has done so since release 0.19.3. With FSDP2, you call torch.nn.utils.clip_grad_norm_ yourself.

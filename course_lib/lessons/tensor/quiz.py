@@ -40,8 +40,8 @@ def volume(rng: random.Random) -> Numeric:
         right="There are two all-reduces in each pass, and a ring all-reduce sends 2(N − 1)/N of its tensor.",
         wrong="Attention and MLP make one all-reduce each in forward, and one each in backward, of [tokens, width].",
         mistakes=(
-            (expected / 2, "That is forward only, or an all-reduce that sends its tensor once."),
-            (expected / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
+            (expected / 2, "That is forward only, one all-reduce in each pass, or sending each tensor once."),
+            (expected / 4, "That is what a single all-reduce sends. Attention and MLP make one each, in each pass."),
             (expected * 2, "In bf16 an element has 2 bytes, not 4."),
             (16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
         ),
