@@ -37,20 +37,21 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def two_steps(solution: Solution, seed: int) -> dict[str, Any]:
-    """Make two steps, with different tokens on each rank."""
+    """Make two steps, with different tokens on each rank; make none if parameters are not sharded."""
     torch.manual_seed(seed)
     model = Tiny().bfloat16()
     computed: set[str] = set()
     for layer in (model.embedding, model.blocks[0], model.head):
         layer.register_forward_hook(lambda module, inputs, output: computed.add(str(output.dtype)))
     optimizer = solution(model, LR)
-    for step in range(2):
+    unsharded = [name for name, param in model.named_parameters() if not isinstance(param, DTensor)]
+    for step in range(0 if unsharded else 2):  # the finding then names the cause, not an error in forward
         optimizer.zero_grad()
         model(torch.tensor([dist.get_rank(), step])).float().square().sum().backward()
         optimizer.step()
     params = list(model.parameters())
     return {
-        "the parameters are sharded": all(isinstance(param, DTensor) for param in params),
+        "parameters that are not sharded": unsharded,
         "the dtype of the shards": str(params[0].dtype),
         "the dtype of a layer's output": sorted(computed),
         "the gradients": [whole(param.grad) for param in params],
@@ -145,8 +146,14 @@ exercise.edit("decays-the-weights", {"torch.optim.Adam(": "torch.optim.AdamW("},
     You return an AdamW. By default it also makes every weight a little smaller in each step, and the program to repair
     does not. Next: which optimizer did the program use?""")
 
-exercise.edit("root-without-a-policy", {SHARD:
-    "for block in model.blocks:\n    fully_shard(block, mp_policy=policy)\nfully_shard(model)\n"}, """
+BLOCKS = "for block in model.blocks:\n    fully_shard(block, mp_policy=policy)\n"
+
+exercise.edit("blocks-only", {SHARD: BLOCKS}, """
+    You shard only the blocks. The layers outside the blocks belong to no unit: they are not sharded, and their
+    gradients are not averaged over ranks.
+    Next: after the blocks, call `fully_shard` for the model as well, with the policy.""")
+
+exercise.edit("root-without-a-policy", {SHARD: f"{BLOCKS}fully_shard(model)\n"}, """
     The blocks compute in bf16, and the layers outside the blocks, such as the embedding and the head, keep fp32.
     `fully_shard` for the whole model shards these layers, and inherits no policy from the blocks.
     Next: pass the policy to this call, too.""")

@@ -171,6 +171,9 @@ exercise.edit("freezes-the-others", {
 exercise.variant_edit("parameter-by-parameter", {BROADCASTS: "for number, param in enumerate(params):\n"
     "    dist.broadcast(param.data, src=next(rank for rank, part in enumerate(parts) if number in part))"})
 
+exercise.variant_edit("in-the-order-of-the-model", {"[params[number] for number in parts[dist.get_rank()]]":
+    "[param for number, param in enumerate(params) if number in parts[dist.get_rank()]]"})
+
 
 @exercise.variant
 def without_waiting(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Callable[[], None]:

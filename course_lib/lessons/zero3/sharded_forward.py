@@ -188,6 +188,12 @@ exercise.edit("not-there-when-backward-begins", {"output.register_hook": "x.regi
     Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook for that), and let the unit
     stay gathered.""")
 
+exercise.edit("freed-by-the-gradient-of-x", {
+    "return output": "x.register_hook(lambda grad: free(unit))\nreturn output"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: a hook on `x` has freed the unit. The
+    gradient of `x` can arrive before those of the parameters.
+    Next: leave the unit gathered. `start_reduction`, the next exercise, frees it later.""")
+
 exercise.edit("gathered-when-asked", {"output.register_hook(lambda grad: gather(unit))\n": "",
     "return unit.flat.as_strided": "if unit.flat is None:\n    gather(unit)\nreturn unit.flat.as_strided"}, """
     A parameter is empty when its gradient arrives, and the gradient does not fit. You gather when autograd asks for a
