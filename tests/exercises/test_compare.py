@@ -223,6 +223,9 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
+        ([[[1, 2], [3], [1, 2]]], [[[3], [1, 2], [1, 2]]], "The right items, in a different order"),
+        ([[[1, 2], [3], [1, 2]]], [[[3], [1, 2], [3]]], "The result has 1 item, and 2 were asked for"),
+        ([torch.tensor([2**53 + 1, 2**24 + 1])], [torch.tensor([2**53, 2**24 + 1])], "that float64 has"),
     ],
 )
 def test_a_cause_is_recognised(expected: list[Any], given: list[Any], likely: str) -> None:
@@ -477,6 +480,19 @@ def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed:
 
     assert finding.observed == observed
     assert action in finding.action
+
+
+def test_an_argument_that_is_the_result_on_other_ranks_needs_no_copy() -> None:
+    before = ((plain(t(1)),), (plain(t(2)),))
+    reference, solution = (
+        Observation(values=(None, None), before=before, after=tuple((plain(t(x)),) for x in after), calls=((), ()))
+        for after in ((1, 1), (2, 1))  # a broadcast from rank 0, and an exchange on rank 0
+    )
+    case = Case(world_size=2, args=lambda rank: ())
+    (finding,) = findings(Trial(exercise=MEAN, case=case, expected=reference, yours=solution))
+
+    assert finding.observed == "the argument x was changed in place on rank 0."
+    assert finding.action.startswith("Which ranks should receive?")
 
 
 def test_an_argument_that_the_exercise_makes_is_named_if_the_solution_has_it() -> None:

@@ -10,7 +10,7 @@ from .failures import NO_FUNCTION, asks_for_a_function, failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
-from .patterns import ranks_differ, recognise_pattern
+from .patterns import ranks_differ, recognise_order, recognise_pattern
 from .plain import Array, Cause, Gap, Opaque, Path, Plain, at, difference
 from .texts import first_character, first_element, kind, pair, short
 
@@ -103,7 +103,9 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     # distribution over ranks, whatever the other parts are.
     named = isinstance(gap.expected[0], dict)
     whole = inner.path and not (named and (inner.alike or inner.decided))
-    found = recognise_form(inner) or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
+    form = recognise_form(inner)
+    found = form and (recognise_order(gap, inner.path) or form)
+    found = found or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
     return found or _next_step(trial, gap, inner)
 
 
@@ -242,7 +244,9 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
         if gap.ranks:
             untouched = all(gap.same(before[rank], yours[rank]) for rank in gap.ranks)
             kept = all(gap.same(before[rank], expected[rank]) for rank in gap.ranks)
-            cause = _changed if kept else _not_changed if untouched else _cause(trial, gap, _innermost(gap))
+            elsewhere = not all(map(gap.same, before, expected))
+            changed = _changed_here if elsewhere else _changed
+            cause = changed if kept else _not_changed if untouched else _cause(trial, gap, _innermost(gap))
             name = _argument(trial, position)
             what = "changed in place" if kept else "left as it was" if untouched else "left with other values"
             where = "on" if trial.case.world_size else "by"
@@ -258,6 +262,11 @@ _changed = Cause(
     likely="An operation wrote into the argument: `+=`, a method whose name ends in `_`, an assignment to `x[...]`, "
     "a list's `pop` or `sort`, or a collective or `recv`, which writes into its tensor.",
     action="Work on a copy: `x = x.clone()`, or `list(x)` of a list.",
+)
+_changed_here = Cause(
+    likely="The result belongs in the argument on other ranks only. Here an operation wrote into it: a collective or a "
+    "`recv` writes into its tensor.",
+    action="Which ranks should receive? Let nothing write into the argument on the others.",
 )
 _not_changed = Cause(
     likely="The result belongs in the argument, which still has its first values: nothing wrote into it (`x = ...` "

@@ -7,7 +7,7 @@ import itertools
 import math
 from fractions import Fraction
 
-from .plain import Cause, Gap, Recogniser, close, numbers
+from .plain import Cause, Gap, Path, Plain, Recogniser, at, close, numbers
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
@@ -15,6 +15,27 @@ def recognise_pattern(gap: Gap) -> Cause | None:
     if gap.decided:
         return None
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
+
+
+def recognise_order(gap: Gap, path: Path) -> Cause | None:
+    """Return the cause if a list on the way to `path` has the right items in a different order."""
+    for depth in range(len(path)):
+        lists = [(at(expected, path[:depth]), at(given, path[:depth])) for expected, given in gap.pairs]
+        if all(_same_items(expected, given, gap) for expected, given in lists):
+            return Cause(likely="The right items, in a different order.", action="Look at where each item is put.")
+    return None
+
+
+def _same_items(expected: Plain, given: Plain, gap: Gap) -> bool:
+    if not (isinstance(expected, tuple) and isinstance(given, tuple) and len(expected) == len(given)):
+        return False
+    left = list(given)
+    for item in expected:
+        place = next((place for place, one in enumerate(left) if gap.same(item, one)), None)
+        if place is None:
+            return False
+        del left[place]
+    return True
 
 
 def _scaled(gap: Gap) -> Cause | None:
@@ -119,14 +140,14 @@ def ranks_differ(gap: Gap) -> Cause | None:
 
 
 def _rounded(gap: Gap) -> Cause | None:
-    for expected, given in gap.pairs:
-        ours = numbers(expected)
-        if ours is None or tuple(ctypes.c_float(number).value for number in ours) != numbers(given):
-            return None
-    return Cause(
-        likely="The right numbers, rounded to the nearest that float32 has.",
-        action="Look for a tensor in float32 on the way, such as one that was made without a dtype.",
-    )
+    pairs = [(numbers(expected), numbers(given)) for expected, given in gap.pairs]
+    for dtype, rounded in {"float32": lambda number: ctypes.c_float(number).value, "float64": float}.items():
+        if all(ours is not None and tuple(map(rounded, ours)) == theirs for ours, theirs in pairs):
+            return Cause(
+                likely=f"The right numbers, rounded to the nearest that {dtype} has.",
+                action=f"Look for a tensor in {dtype} on the way, such as one that was made without a dtype.",
+            )
+    return None
 
 
 def _reordered(gap: Gap) -> Cause | None:

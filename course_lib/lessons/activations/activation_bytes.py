@@ -4,6 +4,7 @@ import random
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from ...exercises import Case, Exercise, normal
 
@@ -23,6 +24,18 @@ class Gated(nn.Module):
         return first
 
 
+class LastToken(nn.Module):
+    """A layer that keeps a storage as a whole and as a view of a different size, and uses a part of a parameter."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.fused = nn.Linear(width, width), nn.Parameter(torch.ones(3 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x).relu()
+        return F.linear(hidden[-1:], self.fused.chunk(3)[1])
+
+
 def make_relu(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
@@ -38,6 +51,8 @@ def draw(rng: random.Random, number: int) -> Case:
     name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer with a mask", Gated))[number % 2]
     if number == 4:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
+    if number == 5:
+        name, make = "Linear, ReLU, then a part of a fused weight for the last token", LastToken
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
@@ -111,6 +126,12 @@ exercise.edit("parameters-by-type", {"storage.data_ptr() not in own": "not isins
     parameter's storage. Next: compare storages, not tensors: two tensors share one if it begins at the same
     address.""")
 
+exercise.edit("parameters-by-address", {"t.untyped_storage().data_ptr() for t in": "t.data_ptr() for t in",
+    "storage.data_ptr() not in own": "tensor.data_ptr() not in own"}, """
+    You leave out tensors that begin at the address of a parameter or a buffer. A part of a parameter, such as one third
+    of a fused weight, begins at a different address of the same storage.
+    Next: compare the addresses at which the storages begin.""")
+
 exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
     You count the layer's buffers. They are in memory whether the layer runs or not.
     Next: leave out `layer.buffers()`, as you leave out the parameters.""")
@@ -132,6 +153,10 @@ exercise.edit("everything-saved", {KEY: "kept[len(kept)]", "= storage\n": "= ten
 exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
     You tell tensors apart by the address of their first element. Two views of one storage can begin at different
     addresses, and you then count the storage twice. Next: compare the addresses at which the storages begin.""")
+
+exercise.edit("each-shape-its-storage", {KEY: "kept[storage.data_ptr(), tensor.shape]"}, """
+    You count a storage once for each shape or size of the tensors that share it. A view can have a different shape.
+    Next: tell storages apart by their address only.""")
 
 exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.

@@ -190,6 +190,9 @@ exercise.edit("never-steps", {"optimizer.step()\n": ""}, """
     The parameters keep the values that `make_model()` gave them: the optimizer makes no step, or finds no gradients.
     Next: let the optimizer make a step after each backward, and clear the gradients only after the step.""")
 
+exercise.edit("default-lr", {", lr=0.01": ""}, """
+    Your AdamW has its default learning rate, 0.001. Next: give it the one that the docstring asks for.""")
+
 exercise.edit("gradients-add-up", {"optimizer.zero_grad()\n": ""}, """
     Your gradients add up from step to step. Next: call `optimizer.zero_grad()` after each step.""")
 

@@ -11,7 +11,8 @@ def draw(rng: random.Random, number: int) -> Case:
     op, ranks = OPS[number % 3], (4, 3, 8, 1)[number] if number < 4 else rng.randint(5, 20)
     nbytes, alpha = (1_000_003 if number else 8_000_000), (0.0013 if number == 0 else rng.uniform(0.001, 0.01))
     bandwidth = 1e9 if number == 0 else nbytes / ranks / alpha * rng.uniform(0.3, 3)  # so that neither part is small
-    what = f"{op} of {nbytes:,} bytes, {ranks} ranks, alpha {alpha * 1e3:.3g} ms, {bandwidth / 1e6:,.0f} MB/s"
+    what = f"{op} of {nbytes:,} bytes, {ranks} rank{'s' * (ranks > 1)}, alpha {alpha * 1e3:.3g} ms"
+    what += f", {bandwidth / 1e6:,.0f} MB/s"
     return Case(world_size=0, args=lambda rank: (op, nbytes, ranks, alpha, bandwidth), what=what)
 
 

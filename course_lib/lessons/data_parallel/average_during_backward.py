@@ -152,6 +152,12 @@ exercise.edit("finish-starts-nothing", {THE_REST: ""}, """
     wait for them.
     Next: start the remaining buckets in `finish`; `start_averaging` uses zeros for a missing gradient.""")
 
+exercise.edit("the-rest-reversed", {"for bucket in buckets[len(finishes) :]:":
+    "for bucket in reversed(buckets[len(finishes) :]):"}, """
+    `finish` starts the remaining buckets in a different order. On a rank that has all gradients, the hooks have started
+    them in their order, and then different buckets are summed. Next: start the remaining buckets in the order of
+    `buckets`, too.""")
+
 exercise.edit("each-bucket-for-itself", {IN_ORDER: "for bucket in buckets:", START: EACH_BY_ITSELF, THE_REST: ""}, """
     Each bucket starts by itself when it is complete, and `finish` only waits. A bucket that lacks a gradient on this
     rank is never started here. Other ranks wait for it, or different buckets are summed.

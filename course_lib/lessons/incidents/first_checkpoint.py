@@ -131,6 +131,12 @@ exercise.edit("only-the-last", {"if step % 2 == 0": "if step == len(data)"}, """
 
 BLOCK = f"if step % 2 == 0:\n{indent(TAKE, '    ')}\n    dist.barrier()"
 
+exercise.edit("state-before-training", {TAKE: f"if dist.get_rank() == 0:\n    {SAVE}",
+    "losses = []": "losses = []\nstate = dcp_states.get_model_state_dict(model, options=whole)"}, """
+    Every file contains the parameters from before the first step: you take the state only once.
+    Next: take the state when you save it.
+    """)
+
 exercise.edit("before-the-step", {"optimizer.step()\noptimizer.zero_grad()\n": "",
     BLOCK: f"{BLOCK}\noptimizer.step()\noptimizer.zero_grad()"}, """
     Your program saves the parameters from before the optimizer step. Next: make the step first.

@@ -16,27 +16,51 @@ from ...exercises import Case, Exercise, Solution
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    shape, width, seed = ((2, 2), (1, 3), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
-    limit = (0.1, 0.1, 100.0)[number % 3]  # of the last, no norm is above it
-    what = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps, clipped to {limit}"
+    """Draw a limit far below all norms, then one between a stage's and the whole norm, then one the norm is below."""
+    shape, width, seed, limit = ((2, 2), (1, 3), (1, 2))[number % 3], rng.randint(3, 5), rng.getrandbits(31), 0.1
+    if number % 3:
+        largest, norm = first_norms(shape, width, seed)
+        while norm < 2 or largest > 0.95 * norm:
+            width, seed = rng.randint(3, 5), rng.getrandbits(31)
+            largest, norm = first_norms(shape, width, seed)
+        limit = round((largest + norm) / 2 if number % 3 == 1 else norm**1.5, 2)  # the square is above norm**1.5
+    what = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps, clipped to {limit:g}"
     return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed, limit), what=what)
+
+
+def make_part(width: int, seed: int, stage: int) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + stage)
+        part = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+    with torch.no_grad():
+        part[0].weight.mul_(3.0 ** (2 * stage - 1))  # gradients of different sizes
+    return part
+
+
+def batch(width: int, seed: int, copy: int) -> torch.Tensor:
+    return torch.randn(2, width, generator=torch.Generator().manual_seed(seed + 50 + copy))
+
+
+def first_norms(shape: tuple[int, int], width: int, seed: int) -> tuple[float, float]:
+    """Return two gradient norms of the first step: the largest of a stage, and that of the whole model."""
+    parts = [make_part(width, seed, stage) for stage in range(shape[1])]
+    y = nn.Sequential(*parts)(torch.cat([batch(width, seed, copy) for copy in range(shape[0])]))
+    F.mse_loss(y, torch.ones_like(y)).backward()
+    norms = torch.stack([torch.nn.utils.get_total_norm([p.grad for p in part.parameters()]) for part in parts])
+    return norms.max().item(), norms.norm().item()
 
 
 def four_steps(solution: Solution, shape: tuple[int, int], width: int, seed: int, limit: float) -> dict[str, Any]:
     """Return the norms that the program logs, the losses, and the parameters of this rank's stage."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "stage"))
     copies, stages = mesh.get_group("copy"), mesh.get_group("stage")
-    torch.manual_seed(seed + stages.rank())
-    part = nn.Sequential(nn.Linear(width, width), nn.Tanh())
-    with torch.no_grad():
-        part[0].weight.mul_(3.0 ** (2 * stages.rank() - 1))  # gradients of different sizes
-    x = torch.randn(2, width, generator=torch.Generator().manual_seed(seed + 50 + copies.rank()))
+    part, x = make_part(width, seed, stages.rank()), batch(width, seed, copies.rank())
     losses: list[float] = []
 
     def backward() -> None:
         losses.append(through_all_stages(part, x, stages))
 
-    optimizer = torch.optim.SGD(part.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.05 / limit)  # after long steps, rounding would show
     norms = [solution(part, optimizer, backward, stages, copies, limit) for _ in range(4)]
     params = [param.detach() for param in part.parameters()]
     return {"norms": norms, "losses of the last stage": losses, "parameters": params}
@@ -136,6 +160,11 @@ exercise.edit("always-scales", {"torch.nn.utils.clip_grads_with_norm_(part.param
     "for param in part.parameters():\n    param.grad *= max_norm / norm"}, """
     You scale the gradients even where their norm is below the limit, and so make them longer. Clipping only shortens.
     Next: multiply only where the norm is too large.""")
+
+exercise.edit("decides-by-one-stage", {LOCAL: LOCAL + "own = squares.sqrt()\n",
+    CLIP: "if own > max_norm:\n    for param in part.parameters():\n        param.grad *= max_norm / norm\n"}, """
+    You return the right norm, but you do not clip wherever it is above the limit: a different number decides, such as
+    the norm of one stage. Next: compare the norm that you return with `max_norm`.""")
 
 exercise.edit("norm-of-one-stage", {OVER_STAGES: ""}, """
     Each stage clips by the norm of its own gradients, and the stages scale by different factors.

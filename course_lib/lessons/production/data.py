@@ -41,15 +41,19 @@ def draw_world(rng: random.Random, number: int) -> tuple[int, Sizes]:
 
 
 def draw_training(rng: random.Random, number: int) -> Case:
-    """Return a case of a model's sizes, a learning rate and a seed."""
+    """Return a case of a model's sizes, a learning rate, a seed and a number of meshes. The second case has two."""
     (world_size, sizes), lr, seed = draw_world(rng, number), rng.uniform(0.02, 0.05), rng.getrandbits(32)
-    what = f"{sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}"
-    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed), what=what)
+    count = 1
+    if number == 1:
+        world_size, count = 4, 2
+    what = f"{sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}" + ", a mesh of 2 of the ranks" * (count > 1)
+    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed, count), what=what)
 
 
-def mesh() -> DeviceMesh:
-    """Return a mesh of all ranks in a row."""
-    return init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+def mesh(count: int) -> DeviceMesh:
+    """Return the mesh of this rank, of `count` meshes that each have the same number of neighbouring ranks."""
+    shape = count, dist.get_world_size() // count
+    return init_device_mesh(torch.get_default_device().type, shape, mesh_dim_names=("copy", "shard"))["shard"]
 
 
 def a_step(model: Callable[[Tensor], Tensor], update: Callable[[], object], seed: int) -> float:

@@ -13,10 +13,10 @@ from ...exercises import Exercise, Solution, same_calls
 from .data import Net, Sizes, a_step, draw_training, mesh, on_plain_tensors, shards
 
 
-def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:
+def trained(solution: Solution, sizes: Sizes, lr: float, seed: int, meshes: int) -> dict[str, Any]:
     """Make a step, and return its loss, what the rank then holds of each parameter, and the units."""
     model = Net(sizes, seed)
-    optimizer = solution(model, mesh(), lr)
+    optimizer = solution(model, mesh(meshes), lr)
     parts = units(model)
     loss = a_step(model, on_plain_tensors(optimizer), seed)
     return {"loss": loss, "what the rank holds": shards(model), "the parameters of each unit": parts}
@@ -103,6 +103,11 @@ exercise.edit("list-of-blocks", {BLOCKS: "fully_shard(model.blocks, mesh=mesh)\n
 exercise.edit("model-first", {BLOCKS: ROOT, ROOT: BLOCKS}, """
     You shard the model before the blocks. The model's unit takes all parameters, and the blocks get none.
     Next: go from the inside to the outside: the blocks, then the model.""")
+
+exercise.edit("over-all-ranks", {"fully_shard(block, mesh=mesh)": "fully_shard(block)",
+    "fully_shard(model, mesh=mesh)": "fully_shard(model)"}, """
+    You shard over all ranks, which is what `fully_shard` does without a mesh. The mesh can have fewer.
+    Next: pass the mesh that the function is given to each call.""")
 
 exercise.edit("not-freed", {"block, mesh=mesh": "block, mesh=mesh, reshard_after_forward=False"}, """
     With `reshard_after_forward=False` the blocks stay whole from forward to backward. This saves all-gathers, and takes

@@ -14,7 +14,7 @@ from ...exercises import Exercise, Solution
 from .data import Net, Sizes, a_step, draw_training, mesh, on_plain_tensors, shards
 
 
-def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:
+def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int, meshes: int) -> dict[str, Any]:
     """Make two steps with a model whose head multiplies by the embedding's weight."""
     model = Net(sizes, seed)
     model.head = nn.Linear(sizes[0], 5, bias=False)
@@ -22,7 +22,7 @@ def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[st
     whole: set[str] = set()
     model.blocks[0].register_forward_hook(lambda *_: whole.update(
         name for name, param in model.named_parameters() if not isinstance(param, DTensor)))
-    update = on_plain_tensors(solution(model, mesh(), lr))
+    update = on_plain_tensors(solution(model, mesh(meshes), lr))
     losses = [a_step(model, update, seed + step) for step in range(2)]
     return {
         "the head has the embedding's weight": model.head.weight is model.embed.weight,
@@ -54,9 +54,9 @@ exercise = Exercise("production.tied_weights", title="Repair: tied weights", dra
 
 @exercise
 def shard_tied(model: nn.Module, mesh: DeviceMesh, lr: float) -> Optimizer:
-    """Shard `model`, whose head has the embedding's weight, with FSDP2, and return an Adam that trains it.
+    """Shard `model`, whose head has the embedding's weight, over `mesh` with FSDP2.
 
-    Each block stays a unit.
+    Each block stays a unit. Return an Adam that trains the model.
     """
     fully_shard([model.embed, model.head], mesh=mesh)
     for block in model.blocks:
@@ -94,6 +94,14 @@ exercise.edit("optimizer-first", {TIED: "optimizer = torch.optim.Adam(model.para
     "return torch.optim.Adam(model.parameters(), lr)": "return optimizer"}, """
     The model never learns: your optimizer holds tensors that get no gradients. If it is made before the units, these
     are the parameters that `fully_shard` replaces. Next: make the optimizer last, for `model.parameters()`.""")
+
+exercise.edit("over-all-ranks", {"model.head], mesh=mesh": "model.head]", "(block, mesh=mesh)": "(block)",
+    "(model, mesh=mesh)": "(model)"}, """
+    You shard over all ranks, which is what `fully_shard` does without a mesh. The mesh can have fewer.
+    Next: pass the mesh that the function is given to each call.""")
+
+exercise.edit("default-lr", {"(model.parameters(), lr)": "(model.parameters())"}, """
+    Your Adam has its default learning rate, 0.001. Next: make it with the learning rate that the function is given.""")
 
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
     The blocks are in one unit, so all are whole while one of them computes. Next: keep a unit for each block.""")

@@ -14,9 +14,16 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
     src = rng.randrange(1, world_size) if number in (1, 2) else rng.randrange(world_size) if number else 0
     numel, dtype, seed = rng.randint(3, 6), DTYPES[number % 3], rng.getrandbits(32)
+
+    def args(rank: int) -> tuple[torch.Tensor, int]:
+        tensor = whole_numbers(numel, seed=seed, rank=rank, dtype=dtype)
+        if dtype == torch.int64:
+            tensor[-1] = 2**53 + 1 + 2 * rank  # which float64 does not have
+        return tensor, src
+
     return Case(
         world_size=world_size,
-        args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype), src),
+        args=args,
         what=f"src={src}, {numel} elements, {dtype_name(dtype)}",
     )
 

@@ -76,8 +76,8 @@ exercise.edit("waits-at-once", {"sending = dist.isend(tensor, dst=right)": "dist
     Next: begin with `isend`, then receive, and only then call the handle's `wait()`.""")
 
 exercise.edit("to-the-left", {"dst=right": "dst=left", "src=left": "src=right"}, """
-    The tensors travel the wrong way round: each rank returns its right neighbour's tensor.
-    Next: send to `right` and receive from `left`.""")
+    Each rank returns its right neighbour's tensor. The task asks for the left neighbour's.
+    Next: follow the tensor of rank 0: to which rank should it go, and where does it end?""")
 
 exercise.edit("returns-its-own", {"return received": "return tensor"}, """
     Every rank returns its own tensor. The task asks for the left neighbour's tensor.

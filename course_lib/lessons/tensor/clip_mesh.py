@@ -124,6 +124,12 @@ exercise.edit("only-over-data", {"dist.all_reduce(squares[:1], group=tensor)\n":
     norm, so the parts are scaled differently. Next: sum the squares of `cut` over `tensor` as well.
     """)
 
+exercise.edit("into-a-copy", {"squares[:1], group=tensor": "squares[:1].clone(), group=tensor"}, """
+    You sum the squares of `cut` over `tensor`, and the sum does not reach your norm: `all_reduce` writes it into a
+    copy, such as the one that indexing with a list, `x[[0]]`, makes. Next: sum into the tensor from which you compute
+    the norm.
+    """)
+
 exercise.edit("only-over-tensor", {"dist.all_reduce(squares, group=data)\n": ""}, """
     You sum over `tensor` only. ZeRO has sharded every parameter over `data`, so each data rank has different elements.
     Next: sum the squares of both kinds over `data` as well.

@@ -162,6 +162,10 @@ exercise.edit("all-count-as-the-last", {"partial(on_gradient, number)": "lambda 
     called, and by then the loop has ended.
     Next: bind the number when you define the hook, with a default argument or `functools.partial`.""")
 
+exercise.edit("counts-from-the-end", {"enumerate(params)": "enumerate(reversed(params))"}, """
+    Your numbers count from the end of `params`. Backward reaches the last parameter first, but `number` is a place in
+    the list. Next: number the parameters in the order of the list.""")
+
 exercise.edit("counts-without-the-frozen", {"enumerate(params)":
     "enumerate(param for param in params if param.requires_grad)"}, """
     You number the parameters without the frozen ones, so every number behind a frozen parameter is too low.

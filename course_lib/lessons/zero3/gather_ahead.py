@@ -36,6 +36,8 @@ def units_by_step(
             last_rank_comes_later(turn)
         else:
             turn()
+        if number == 1:  # in backward, a unit's turn can come when the unit is whole already
+            turn()
         seen.append(
             {
                 "units with a flat": [n for n, unit in enumerate(units) if unit.flat is not None],
@@ -55,8 +57,16 @@ def in_their_order(trial: Trial) -> Iterator[Finding]:
     wrong = [rank for rank in range(trial.world_size) if yours[rank] != expected[rank]]
     if wrong:
         order = [expected[wrong[0]].index(numels) for numels in yours[wrong[0]] if numels in expected[wrong[0]]]
+        observed = f"{trial.who(wrong)} started the units in the order {', '.join(map(str, order))}."
+        if len(set(order)) < len(order):
+            yield Finding(
+                observed=observed,
+                likely="A unit that was started and not freed was started again. Its turn can come twice.",
+                action="Start a unit only if its `unit.flat` is None.",
+            )
+            return
         yield Finding(
-            observed=f"{trial.who(wrong)} started the units in the order {', '.join(map(str, order))}.",
+            observed=observed,
             likely="All-gathers run in the order in which they start, so the unit that is needed first comes first.",
             action="Go through the units in the order of the list, and begin with this one.",
         )
