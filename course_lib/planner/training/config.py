@@ -58,33 +58,58 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         PlanError: keys are missing, numbers are none, or it is no decoder whose layers are all attention and
             feed-forward layer.
     """
-    file = config
-    config = config.get("text_config", config) if isinstance(config, Mapping) else config
+    file, config = config, _decoder(config)
+    kind = _printable(config.get("model_type") or "")
+    if kind == "gemma3_text":
+        config = _GEMMA3 | config
+    names = {name: next((key for key in keys if config.get(key)), None) for name, keys in _KEYS.items()}
+    if kind == "gpt2":
+        config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
+        names["ffn"] = "n_inner"
+    experts = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
+    _check_layers(config, kind, experts)
+    _check_keys(config, kind, experts, names)
+    gated = config.get("hidden_act") in _GATED or kind in _GATED_GELU
+    if not gated and kind not in _PLAIN:
+        raise PlanError(
+            f"config.json of {kind}: hidden_act={config.get('hidden_act')!r} does not say whether the feed-forward "
+            "layer has a gate. Give the numbers to Transformer(...), with gated=True or False."
+        )
+    # A file leaves out what is transformers' default: True, or of a model inside another, that model's.
+    tied = "text_config" not in file or kind in _GATED_GELU
+    found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
+    found |= {
+        "name": _printable(config.get("_name_or_path") or kind), "source": "config.json", "gated": gated,
+        "kv_heads": config.get("num_key_value_heads") or (1 if config.get("multi_query") else found["heads"]),
+        "head_size": config.get("head_dim") or found["hidden"] // found["heads"],
+        "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
+        "tied": bool(config.get("tie_word_embeddings", file.get("tie_word_embeddings", tied))),
+    } | _windows(config, kind, found["layers"])  # fmt: skip
+    found["vectors"] = _vectors(config, kind, found, experts)
+    if any(key in file for key in _TOWERS):
+        found["name"] += ", its text part"
+    return found | _experts(config, found, experts)
+
+
+def _decoder(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the file says of its decoder, with whole numbers."""
+    config = file.get("text_config", file) if isinstance(file, Mapping) else file
     if not isinstance(config, Mapping):
         raise PlanError("config.json: it has no keys. Give the file that belongs to a model's weights.")
     for key in _FLAGS:
         if isinstance(flag := config.get(key, file.get(key)), str):
             raise PlanError(f"config.json: {key}={reprlib.repr(flag)}: it has to be true or false, without quotes.")
-    config = {**config, **{
-        key: _number(config, key)
-        for key in _NUMBERS if config.get(key) and not isinstance(config[key], list)  # 0: it has none
-    }}  # fmt: skip
-    kind = _printable(config.get("model_type") or "")
-    if kind == "gemma3_text":
-        config = _GEMMA3 | config
-    # A file leaves out what is transformers' default: True, or of a model inside another, that model's.
-    tied = "text_config" not in file or kind in _GATED_GELU
-    tied = config.get("tie_word_embeddings", file.get("tie_word_embeddings", tied))
-    names = {name: next((key for key in keys if config.get(key)), None) for name, keys in _KEYS.items()}
-    if kind == "gpt2":
-        config = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
-        names["ffn"] = "n_inner"
+    given = [key for key in _NUMBERS if config.get(key) and not isinstance(config[key], list)]  # 0: it has none
+    decoder = {**config, **{key: _number(config, key) for key in given}}
     layers = config.get("attn_type_list")
     if isinstance(layers, list) and layers and all(one == 1 for one in layers):  # MiniMax M2: attention in all layers
-        config["attn_type_list"] = None
+        decoder["attn_type_list"] = None
+    return decoder
+
+
+def _check_layers(config: Mapping[str, Any], kind: str, experts: int) -> None:
     strange = [key for key in _UNKNOWN if config.get(key)]
-    count = _first(config, _EXPERTS) if config.get("is_moe", True) else 0  # Doge's file names experts that it lacks
-    if count and config.get("decoder_sparse_step") not in (None, 0, 1):  # layers without experts between others
+    if experts and config.get("decoder_sparse_step") not in (None, 0, 1):  # layers without experts between others
         strange.append("decoder_sparse_step")
     layers, dense = config.get("layer_types"), config.get("mlp_layer_types")
     if isinstance(dense, list) and "dense" in dense[dense.count("dense") :]:
@@ -100,58 +125,54 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json of {kind}: {', '.join(lists)} is a list, a number for each layer, and the planner knows "
             "layers of one size only. Give a number of parameters instead, such as params=7e9."
         )
+
+
+def _check_keys(config: Mapping[str, Any], kind: str, experts: int, names: Mapping[str, str | None]) -> None:
     needed = [key for name, keys in _KEYS.items() if names[name] is None for key in keys]
-    experts = ["num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"] if count else []
-    for key in [*needed, "num_key_value_heads", *experts]:
+    of_experts = ["num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"] if experts else []
+    for key in [*needed, "num_key_value_heads", *of_experts]:
         if config.get(key) is not None:
             _number(config, key)  # 0 is refused here
     missing = [" or ".join(_KEYS[name]) for name, key in names.items() if key is None]
-    missing += ["num_experts_per_tok"] if count and not config.get("num_experts_per_tok") else []
+    missing += ["num_experts_per_tok"] if experts and not config.get("num_experts_per_tok") else []
     if missing:
         raise PlanError(
             f"config.json of {kind or 'no known architecture'}: without {', '.join(missing)}. Add these keys, or give "
             "the numbers to Transformer(...)."
         )
-    gated = config.get("hidden_act") in _GATED or kind in _GATED_GELU
-    if not gated and kind not in _PLAIN:
-        raise PlanError(
-            f"config.json of {kind}: hidden_act={config.get('hidden_act')!r} does not say whether the feed-forward "
-            "layer has a gate. Give the numbers to Transformer(...), with gated=True or False."
-        )
-    found: dict[str, Any] = {name: config[key] for name, key in names.items() if key}
-    heads, size = found["heads"], config.get("head_dim") or found["hidden"] // found["heads"]
-    kv_heads = config.get("num_key_value_heads") or (1 if config.get("multi_query") else heads)
-    vectors, biased = 0, config.get("attention_bias")
-    if gated:  # without a gate, all layers are taken to have biases
+
+
+def _vectors(config: Mapping[str, Any], kind: str, found: Mapping[str, Any], experts: int) -> int:
+    """Return the parameters of a layer that are in no matrix: biases, and norms beside the usual two."""
+    heads, kv_heads, size, hidden, ffn = (found[name] for name in ("heads", "kv_heads", "head_size", "hidden", "ffn"))
+    vectors: int = 0
+    biased = config.get("attention_bias")
+    if found["gated"]:  # without a gate, all layers are taken to have biases
         vectors += size * (heads + 2 * kv_heads) * bool(biased or kind.startswith(_BIASED))
-        out = config.get("attention_out_bias", biased and not kind.startswith(_OUTPUT_UNBIASED))
-        vectors += found["hidden"] * bool(out)
-        vectors += (2 * found["ffn"] + found["hidden"]) * bool(config.get("mlp_bias") and not count)
+        vectors += hidden * bool(config.get("attention_out_bias", biased and not kind.startswith(_OUTPUT_UNBIASED)))
+        vectors += (2 * ffn + hidden) * bool(config.get("mlp_bias") and not experts)
     vectors += 2 * size * kind.startswith(_NORMED) + size * (heads + kv_heads) * (kind in _NORMED_WHOLE)
-    vectors += found["hidden"] * (2 * (kind in _FOUR_NORMS) + (kind == "qwen2_moe"))  # the gate of shared experts
+    vectors += hidden * (2 * (kind in _FOUR_NORMS) + (kind == "qwen2_moe"))  # the gate of shared experts
     if kind == "gpt_oss":  # biases of the router and of experts, and a sink for each head
-        each = 1 + 2 * found["ffn"] + found["hidden"]
-        vectors += heads + _first(config, _EXPERTS) * each
-    found |= {
-        "name": _printable(config.get("_name_or_path") or kind), "kv_heads": kv_heads, "head_size": size,
-        "gated": gated, "vectors": vectors, "source": "config.json",
-        "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
-        "tied": bool(tied),
-    } | _windows(config, kind, found["layers"])  # fmt: skip
-    if any(key in file for key in _TOWERS):
-        found["name"] += ", its text part"
-    if count:
-        chosen = whole("num_experts_per_tok", config["num_experts_per_tok"], most=count)
-        width = config.get("moe_intermediate_size") or found["ffn"]
-        beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
-        shared = _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside
-        key = next((key for key in _DENSE if config.get(key)), "")
-        first = whole(key, config[key], most=found["layers"]) if key else 0
-        if isinstance(dense, list):
-            first = dense[: found["layers"]].count("dense")
-        found |= {"dense_layers": first, "dense_ffn": found["ffn"], "ffn": width,
-                  "experts": count, "chosen": chosen, "shared_ffn": shared}  # fmt: skip
-    return found
+        vectors += heads + experts * (1 + 2 * ffn + hidden)
+    return vectors
+
+
+def _experts(config: Mapping[str, Any], found: Mapping[str, Any], experts: int) -> dict[str, int]:
+    """Return the widths and the numbers of experts; nothing if there are none."""
+    if not experts:
+        return {}
+    chosen = whole("num_experts_per_tok", config["num_experts_per_tok"], most=experts)
+    width = config.get("moe_intermediate_size") or found["ffn"]
+    beside = found["hidden"] if config.get("use_residual") else 0  # Arctic's
+    key = next((key for key in _DENSE if config.get(key)), "")
+    first = whole(key, config[key], most=found["layers"]) if key else 0
+    if isinstance(dense := config.get("mlp_layer_types"), list):
+        first = dense[: found["layers"]].count("dense")
+    return {
+        "dense_layers": first, "dense_ffn": found["ffn"], "ffn": width, "experts": experts, "chosen": chosen,
+        "shared_ffn": _first(config, _SHARED_WIDTH) or width * _first(config, _SHARED) or beside,
+    }  # fmt: skip
 
 
 def _number(config: Mapping[str, Any], key: str) -> int:
