@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import is_learners
-from ..pickling import FunctionCall, pickled
+from ..pickling import FunctionCall
 from ..processes.modules import unpack_with_main
 from ..rank_threads.rank_state import rank_variables
 from ..run import Run
@@ -38,6 +38,7 @@ from ..torch_hooks import default_group, interposer
 from ..torch_hooks.patching import Replacement, replaced
 from .main import is_main
 from .program import Program
+from .shared_memory import packed
 
 _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
 """The environment variables that give a rank its place. Only torchrun sets them."""
@@ -77,16 +78,16 @@ class _Started:
             for name in _OF_RANKS:
                 os.environ.pop(name, None)
         with self.program.started(self.program.variables() if self.environ is None else self.environ):
-            packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
+            call, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
             if self.random_states is None:
                 with self.program.main("__mp_main__") as execute:
                     execute()
-                    fn, args, kwargs = pickle.loads(packed)
+                    fn, args, kwargs = pickle.loads(call)
                     fn(*numbers, *args, **kwargs)
             else:
                 for (_, set_state), state in zip(_RANDOM, self.random_states, strict=True):
                     set_state(state)
-                (fn, args, kwargs), main = unpack_with_main(packed)
+                (fn, args, kwargs), main = unpack_with_main(call)
                 with is_main(main):
                     fn(*numbers, *args, **kwargs)
 
@@ -138,9 +139,8 @@ class _Launcher:
         elastic: bool = False,
     ) -> None:
         forked = method == "fork"
-        pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
         try:
-            packed = tuple(map(pack, calls))
+            packed_calls = tuple(packed(call, forked=forked) for call in calls)
         except RuntimeError as error:  # multiprocessing's, which names the object's class
             raise CourseError(
                 f"an argument cannot be copied to the ranks ({error}). Next: instead of a queue or lock, pass "
@@ -148,7 +148,7 @@ class _Launcher:
             ) from None
         started = _Started(
             program=self._program,
-            calls=packed,
+            calls=packed_calls,
             numbered=numbered,
             environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
