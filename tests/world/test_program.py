@@ -434,6 +434,29 @@ def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tm
         world(2).run_file(write(program), str(tmp_path / "box"))
 
 
+CATCHES = """
+    import torch.multiprocessing as mp
+
+    def work(rank, size):
+        if size > {most}:
+            raise ValueError(f"too large: {{size}}")
+
+    if __name__ == "__main__":
+        for size in (64, 16):
+            try:
+                mp.spawn(work, args=(size,), nprocs=2)
+            except mp.ProcessRaisedException as error:
+                print(size, error.error_index)
+"""
+
+
+def test_a_program_may_catch_the_failure_of_spawned_ranks(world, write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(world(2).run_file(write(CATCHES.format(most=16)))) == 2
+    assert capsys.readouterr().out.splitlines()[-1] in ("64 0", "64 1")
+    with pytest.raises(RankError, match="raised ValueError: too large: 16"):
+        world(2).run_file(write(CATCHES.format(most=8)))
+
+
 def test_a_program_that_starts_its_ranks_without_a_guard_fails_at_that_line(write) -> None:
     program = write("import torch.multiprocessing as mp\ndef work(rank): pass\nmp.spawn(work, nprocs=2)")
     with pytest.raises(RankError, match=r"RuntimeError: \n*An attempt has been made to start a new process") as caught:

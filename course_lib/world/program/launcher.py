@@ -30,6 +30,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import is_learners
+from ..errors.rank_error import RankError
 from ..pickling import FunctionCall
 from ..processes.modules import unpack_with_main
 from ..rank_threads.rank_state import rank_variables
@@ -96,6 +97,7 @@ def launch(program: Program, run: Runner) -> Run:
     """Run a program that starts its ranks itself in this process, and return the last run of its ranks.
 
     Raises:
+        RankError: its ranks failed, and it did not catch that, or none of its runs ended well.
         CourseError: the program started no ranks.
     """
     launcher = _Launcher(program, run)
@@ -103,7 +105,7 @@ def launch(program: Program, run: Runner) -> Run:
         execute()
         launcher.run_started()
     if not launcher.runs:
-        raise CourseError(
+        raise launcher.failure or CourseError(
             f"{program.path} contains calls that start ranks, such as mp.spawn, and made none of them in this run. "
             "Pass the arguments with which it makes them."
         )
@@ -114,11 +116,13 @@ class _Launcher:
     """The starter of one program's ranks.
 
     Attributes:
-        runs: the runs that have ended.
+        runs: the runs that have ended well.
+        failure: that of the last run that failed, if any. The program may have caught it.
     """
 
     def __init__(self, program: Program, run: Runner) -> None:
         self.runs: list[Run] = []
+        self.failure: RankError | None = None
         self._program, self._run = program, run
         self._waiting: list[BaseProcess] = []  # processes that the program has started, and that do not run yet
 
@@ -153,7 +157,11 @@ class _Launcher:
             environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
         )
-        self.runs.append(self._run(ranks, started))
+        try:
+            self.runs.append(self._run(ranks, started))
+        except RankError as error:
+            self.failure = error
+            raise
 
     # -- instead of multiprocessing's functions --------------------------------------------------------------------
 
@@ -226,8 +234,27 @@ class _Launcher:
                 'a rank would start ranks. Begin the lines that start them with `if __name__ == "__main__":`, because '
                 "each spawned rank executes the file, too."
             )
-        self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
+        try:
+            self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
+        except RankError as error:
+            if error.kind != "raised":
+                raise
+            raise _RankRaised.of(error) from None
         return None if join else SimpleNamespace(processes=(), join=lambda *args, **kwargs: True)
+
+
+class _RankRaised(RankError, mp.ProcessRaisedException):
+    """The failure of a rank that `mp.spawn` has started. A program may catch it as torch's."""
+
+    @classmethod
+    def of(cls, error: RankError) -> _RankRaised:
+        raised = cls.__new__(cls, *error.args)
+        vars(raised).update(vars(error))
+        raised.error_index = error.rank
+        return raised
+
+
+_RankRaised.__name__ = RankError.__name__  # which a notebook shows
 
 
 class _Waiting:
