@@ -21,6 +21,11 @@ RANKS = 2
 _OPTIONS = {
     "run the cell again": "run the program again",
     ", and in the error's .output": "",
+    "In a notebook, run the cell that defines it (after a restart of the kernel, all cells above). A cell with "
+    "%%ranks, and a program, see only names of their own": (
+        'A rank that mp.spawn starts does not have what the program defines under `if __name__ == "__main__"`: pass '
+        "it in `args=`"
+    ),
     "World(…, gpus=True)": "--gpus",
     "World(…, timeout=…)": "--timeout",
     'World(…, backend="nccl")': "--world nccl",

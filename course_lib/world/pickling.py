@@ -34,7 +34,7 @@ cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
 # -- to a rank and back ------------------------------------------------------------------------------------------
 
 
-class _Pickler(cloudpickle.Pickler):
+class Pickler(cloudpickle.Pickler):
     """A pickler of what training programs use, and cloudpickle refuses or does not copy.
 
     Tensors that share memory share it in the copy, too.
@@ -94,7 +94,7 @@ def _generator(device: torch.device, state: bytes) -> torch.Generator:
 def pickled(value: Any) -> bytes:
     """Return `value` as bytes, with the functions and classes of the notebook that it uses. `pickle.loads` reads it."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
+    Pickler(buffer).dump(value)
     return buffer.getvalue()
 
 
@@ -230,7 +230,7 @@ class StayedBehind:
         )
 
 
-class _ResultPickler(_Pickler):
+class _ResultPickler(Pickler):
     """A pickler whose tensors arrive on the CPU, without hooks and without memory that they do not use."""
 
     def reducer_override(self, obj: Any) -> Any:

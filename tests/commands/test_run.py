@@ -222,6 +222,38 @@ def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys
     )
 
 
+SPAWNS = """
+    import torch.multiprocessing as mp
+    def work(rank):
+        {line}
+    if __name__ == "__main__":
+        rate = 0.1
+        mp.spawn(work, nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (
+            SPAWNS.format(line="print(rate)"),
+            "or define it before that line. A rank that mp.spawn starts does not have what the program defines under "
+            '`if __name__ == "__main__"`: pass it in `args=`.\n',
+        ),
+        ("import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)", "Next: begin the lines that start processes"),
+        (
+            SPAWNS.format(line="import torch, io; torch.load(io.BytesIO(b'PK\\x03\\x04'))"),
+            "Next: this file is not complete, or torch.save did not write it.",
+        ),
+    ],
+)
+def test_advice_on_a_program_that_spawns_ranks(
+    program, capsys: pytest.CaptureFixture[str], text: str, advice: str
+) -> None:
+    assert course_run(program(text)) == 1
+    assert advice in capsys.readouterr().err
+
+
 def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:
     assert course_run("--world", "simulated", program("import torch\nx = torch.ones(25)")) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from course_lib import CourseError, CourseWarning, RankError, World
 from course_lib.world import Program, Run
 from course_lib.world.program.main import is_main, main_of_ranks
+from course_lib.world.program.shared_memory import packed
 from course_lib.world.rank_threads import printing
 from course_lib.world.torch_hooks import interposer
 
@@ -308,6 +310,61 @@ def test_what_a_program_starts_itself_are_the_ranks(
     assert multiprocessing.get_start_method(allow_none=True) == method
 
 
+SHARES_TENSORS = """
+    import torch, torch.multiprocessing as mp
+
+    def work(rank, results, model):
+        results[1 + rank] += rank + 1
+        with torch.no_grad():
+            model.weight[rank] += rank + 1
+
+    def forked(rank):
+        work(rank, results, model)
+
+    if __name__ == "__main__":
+        results, model = torch.zeros(3).share_memory_(), torch.nn.Linear(1, 2).share_memory()
+        torch.nn.init.zeros_(model.weight)
+        {start}
+        print(results.tolist(), model.weight.flatten().tolist())
+"""
+PROCESSES = (
+    "processes = [mp.get_context('{method}').Process(target={target}) for rank in (0, 1)]; "
+    "[process.start() for process in processes]; [process.join() for process in processes]"
+)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "mp.spawn(work, args=(results[:], model), nprocs=2)",
+        "mp.set_sharing_strategy('file_system'); results = results.clone().share_memory_(); "
+        "mp.spawn(work, args=(results, model), nprocs=2)",
+        PROCESSES.format(method="spawn", target="work, args=(rank, results, model)"),
+        PROCESSES.format(method="fork", target="work, args=(rank, results, model)"),
+        PROCESSES.format(method="fork", target="forked, args=(rank,)"),
+    ],
+    ids=["spawn", "file_system", "spawns", "forks", "forks with globals"],
+)
+def test_started_ranks_write_into_a_tensor_in_shared_memory(
+    world, write, capsys: pytest.CaptureFixture[str], start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.multiprocessing, "_sharing_strategy", torch.multiprocessing.get_sharing_strategy())
+    world(2).run_file(write(SHARES_TENSORS.format(start=start)))
+    assert capsys.readouterr().out == "[0.0, 1.0, 2.0] [1.0, 2.0]\n"
+
+
+def test_a_dry_run_leaves_a_tensor_in_shared_memory_as_it_is(write, capsys: pytest.CaptureFixture[str]) -> None:
+    start = "mp.spawn(work, args=(results, model), nprocs=2)"
+    World(2, backend="dryrun", rank=1).run_file(write(SHARES_TENSORS.format(start=start)))
+    assert capsys.readouterr().out == "[0.0, 0.0, 0.0] [0.0, 0.0]\n"
+
+
+def test_a_tensor_of_a_mapped_file_is_copied_to_started_ranks(tmp_path: Path) -> None:
+    tensor = torch.from_file(str(tmp_path / "numbers"), shared=True, size=3).fill_(1)  # shared, without a descriptor
+    _, (copied,), _ = pickle.loads(packed((print, (tensor,), {}), forked=True))
+    assert copied.tolist() == [1, 1, 1] and not copied.is_shared()
+
+
 READS_A_QUEUE = """
     import multiprocessing
 
@@ -375,6 +432,29 @@ def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tm
     program = program.replace("dist.all_reduce(x)", "rank == 2 or dist.all_reduce(x)")
     with pytest.raises(RankError, match=r"rank 2 returned without the all_reduce #1 that ranks 0, 1 wait"):
         world(2).run_file(write(program), str(tmp_path / "box"))
+
+
+CATCHES = """
+    import torch.multiprocessing as mp
+
+    def work(rank, size):
+        if size > {most}:
+            raise ValueError(f"too large: {{size}}")
+
+    if __name__ == "__main__":
+        for size in (64, 16):
+            try:
+                mp.spawn(work, args=(size,), nprocs=2)
+            except mp.ProcessRaisedException as error:
+                print(size, error.error_index)
+"""
+
+
+def test_a_program_may_catch_the_failure_of_spawned_ranks(world, write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(world(2).run_file(write(CATCHES.format(most=16)))) == 2
+    assert capsys.readouterr().out.splitlines()[-1] in ("64 0", "64 1")
+    with pytest.raises(RankError, match="raised ValueError: too large: 16"):
+        world(2).run_file(write(CATCHES.format(most=8)))
 
 
 def test_a_program_that_starts_its_ranks_without_a_guard_fails_at_that_line(write) -> None:

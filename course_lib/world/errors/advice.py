@@ -138,7 +138,16 @@ _ADVICE = {
     ),
     "[Errno 2] No such file or directory: ": (
         "correct the name, or make the file first. If one rank makes it, call dist.barrier() on every rank after that, "
-        "and before they read it."
+        "and before they read it. If the name holds a time or a random number, let rank 0 choose it, and send it to "
+        "the others with dist.broadcast_object_list."
+    ),
+    "PytorchStreamReader failed": (
+        "this file is not complete, or torch.save did not write it. If one rank writes it, call dist.barrier() on "
+        "every rank after that, and before they read it."
+    ),
+    "An attempt has been made to start a new process": (
+        'begin the lines that start processes with `if __name__ == "__main__":`, because each spawned process executes '
+        "the file, too."
     ),
     "NoneType": (
         "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "

@@ -151,7 +151,8 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
         threads = " Give the calls of a thread a group of their own: dist.new_group()."
-        advice = f"{SAME_CALLS}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
+        model = " Or the model differs: build the same one on every rank." if _in_one_backward(calls) else ""
+        advice = f"{SAME_CALLS}{model}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
         return f"the ranks call different collectives at the same point: {sides}", advice
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
@@ -172,9 +173,18 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         )
     if calls[0].inside.endswith("object_list") and fault.detail in ("number of elements", "shape"):
         advice = "give lists of the same length on every rank."
-    if not message and len({quoted(call.line) for call in calls}) > 1:
+    if message and (sizes or fault.detail == "number of elements"):
+        advice = _MESSAGE_SIZES
+    elif not message and len({quoted(call.line) for call in calls}) > 1:
         advice = f"{DIFFERENT_LINES}{advice}"
+    elif fault.detail == "number of elements" and min(call.number for call in calls) > 1:
+        advice = f"{advice}{_ENDED_EARLIER}"
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
+
+
+def _in_one_backward(calls: Sequence[Call]) -> bool:
+    """Return whether all calls are made by the backward pass of one line."""
+    return len({quoted(call.line) for call in calls}) == 1 and {call.inside for call in calls} == {"backward"}
 
 
 SAME_CALLS = (
@@ -188,6 +198,14 @@ DIFFERENT_LINES = (
     "ranks make. If they are: "
 )
 """The beginning of the advice if calls that disagree may not belong together."""
+
+_ENDED_EARLIER = " Or a loop ended earlier on a rank: decide its end by a value that all ranks have."
+
+_MESSAGE_SIZES = (
+    "compare the size that the receiver allocates, perhaps from an earlier message (a header), with what is sent. If "
+    "these two are not meant for each other, compare the order and the tags of the messages."
+)
+"""Advice for a message whose tensors differ in size."""
 
 _ORDER = (
     "let some ranks send and others receive first (for example the even ones), or call isend and irecv, and wait for "

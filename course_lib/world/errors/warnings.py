@@ -214,8 +214,9 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
     if len(before) > 1:
         return (
             f"{text}. They differed after the step before it, too. Next: look for a step whose gradients are not "
-            "averaged, such as one after a backward in no_sync(). If a broadcast or a copy has made the parameters "
-            "equal since, look for a learning rate or an optimizer state, such as momentum, that differs."
+            "averaged, such as one after a backward in no_sync(), or for a gradient that is None on some ranks only. "
+            "If a broadcast or a copy has made the parameters equal since, look for a learning rate or an optimizer "
+            "state, such as momentum, that differs."
         )
     return (
         f"{text}. They were equal after the step before it. Next: look for a gradient that is None, or for what "

@@ -30,7 +30,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import is_learners
-from ..pickling import FunctionCall, pickled
+from ..errors.rank_error import RankError
+from ..pickling import FunctionCall
 from ..processes.modules import unpack_with_main
 from ..rank_threads.rank_state import rank_variables
 from ..run import Run
@@ -38,6 +39,7 @@ from ..torch_hooks import default_group, interposer
 from ..torch_hooks.patching import Replacement, replaced
 from .main import is_main
 from .program import Program
+from .shared_memory import packed
 
 _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
 """The environment variables that give a rank its place. Only torchrun sets them."""
@@ -77,16 +79,16 @@ class _Started:
             for name in _OF_RANKS:
                 os.environ.pop(name, None)
         with self.program.started(self.program.variables() if self.environ is None else self.environ):
-            packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
+            call, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
             if self.random_states is None:
                 with self.program.main("__mp_main__") as execute:
                     execute()
-                    fn, args, kwargs = pickle.loads(packed)
+                    fn, args, kwargs = pickle.loads(call)
                     fn(*numbers, *args, **kwargs)
             else:
                 for (_, set_state), state in zip(_RANDOM, self.random_states, strict=True):
                     set_state(state)
-                (fn, args, kwargs), main = unpack_with_main(packed)
+                (fn, args, kwargs), main = unpack_with_main(call)
                 with is_main(main):
                     fn(*numbers, *args, **kwargs)
 
@@ -95,6 +97,7 @@ def launch(program: Program, run: Runner) -> Run:
     """Run a program that starts its ranks itself in this process, and return the last run of its ranks.
 
     Raises:
+        RankError: its ranks failed, and it did not catch that, or none of its runs ended well.
         CourseError: the program started no ranks.
     """
     launcher = _Launcher(program, run)
@@ -102,7 +105,7 @@ def launch(program: Program, run: Runner) -> Run:
         execute()
         launcher.run_started()
     if not launcher.runs:
-        raise CourseError(
+        raise launcher.failure or CourseError(
             f"{program.path} contains calls that start ranks, such as mp.spawn, and made none of them in this run. "
             "Pass the arguments with which it makes them."
         )
@@ -113,11 +116,13 @@ class _Launcher:
     """The starter of one program's ranks.
 
     Attributes:
-        runs: the runs that have ended.
+        runs: the runs that have ended well.
+        failure: that of the last run that failed, if any. The program may have caught it.
     """
 
     def __init__(self, program: Program, run: Runner) -> None:
         self.runs: list[Run] = []
+        self.failure: RankError | None = None
         self._program, self._run = program, run
         self._waiting: list[BaseProcess] = []  # processes that the program has started, and that do not run yet
 
@@ -138,9 +143,8 @@ class _Launcher:
         elastic: bool = False,
     ) -> None:
         forked = method == "fork"
-        pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
         try:
-            packed = tuple(map(pack, calls))
+            packed_calls = tuple(packed(call, forked=forked) for call in calls)
         except RuntimeError as error:  # multiprocessing's, which names the object's class
             raise CourseError(
                 f"an argument cannot be copied to the ranks ({error}). Next: instead of a queue or lock, pass "
@@ -148,12 +152,16 @@ class _Launcher:
             ) from None
         started = _Started(
             program=self._program,
-            calls=packed,
+            calls=packed_calls,
             numbered=numbered,
             environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
         )
-        self.runs.append(self._run(ranks, started))
+        try:
+            self.runs.append(self._run(ranks, started))
+        except RankError as error:
+            self.failure = error
+            raise
 
     # -- instead of multiprocessing's functions --------------------------------------------------------------------
 
@@ -226,8 +234,27 @@ class _Launcher:
                 'a rank would start ranks. Begin the lines that start them with `if __name__ == "__main__":`, because '
                 "each spawned rank executes the file, too."
             )
-        self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
+        try:
+            self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
+        except RankError as error:
+            if error.kind != "raised":
+                raise
+            raise _RankRaised.of(error) from None
         return None if join else SimpleNamespace(processes=(), join=lambda *args, **kwargs: True)
+
+
+class _RankRaised(RankError, mp.ProcessRaisedException):
+    """The failure of a rank that `mp.spawn` has started. A program may catch it as torch's."""
+
+    @classmethod
+    def of(cls, error: RankError) -> _RankRaised:
+        raised = cls.__new__(cls, *error.args)
+        vars(raised).update(vars(error))
+        raised.error_index = error.rank
+        return raised
+
+
+_RankRaised.__name__ = RankError.__name__  # which a notebook shows
 
 
 class _Waiting:

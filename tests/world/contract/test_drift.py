@@ -49,7 +49,8 @@ FAULTS = {
     "skip": "parameters differ (rank 0 | rank 1) after step 3 of rank 1 at _. Before it, they had made different "
     "numbers of steps (rank 0: 3; rank 1: 2).",
     "alone": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They differed after the step "
-    "before it, too. Next: look for a step whose gradients are not averaged",
+    "before it, too. Next: look for a step whose gradients are not averaged, such as one after a backward in "
+    "no_sync(), or for a gradient that is None on some ranks only. If a broadcast",
     "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _. They were equal after the "
     "step before it.",
 }

@@ -647,9 +647,8 @@ def expects_a_longer_message() -> None:
       rank 0 called send to rank 1 at test_failures.py line _, in expects_a_longer_message:  dist.send(torch.ones(2), 1)
       rank 1 called recv from rank 0 at test_failures.py line _, in expects_a_longer_message:  dist.recv(torch.empty(3),
             0)
-    Next: find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped
-            earlier (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If
-            they are meant to differ, pad the shorter tensors.
+    Next: compare the size that the receiver allocates, perhaps from an earlier message (a header), with what is
+            sent. If these two are not meant for each other, compare the order and the tags of the messages.
     """
     if rank() == 0:
         dist.send(torch.ones(2), 1)

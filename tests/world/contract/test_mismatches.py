@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from course_lib import World
 from tests.world.programs import come_to_their_waits, failure, lines, rank
@@ -282,3 +283,28 @@ def test_a_message_that_gloo_refuses_has_the_line_of_each_rank() -> None:
 def test_a_source_outside_the_subgroup(local_world) -> None:
     error = failure(local_world(4), broadcast_from_outside)
     assert "src and dst are global ranks, and must belong to the group that you pass" in str(error)
+
+
+def end_a_loop_early() -> None:
+    for _ in range(2):
+        for length in range(1, 4 - rank()):
+            dist.all_reduce(torch.ones(length))
+
+
+def train_models_of_different_depth() -> None:
+    model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(4 - rank())])
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)(torch.ones(2, 4)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("program", "detail", "advice"),
+    [
+        (end_a_loop_early, "number of elements", "Or a loop ended earlier on a rank: decide its end by a value that"),
+        (train_models_of_different_depth, "collective", "Or the model differs: build the same one on every rank."),
+    ],
+)
+def test_advice_on_calls_of_one_line_names_what_lies_before_it(program, detail: str, advice: str) -> None:
+    error = failure(World(2), program)
+    assert error.kind == "mismatch" and detail in str(error) and advice in str(error)
