@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, size, verdict
+from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, shortage, size, verdict
 from course_lib.planner.choose import _leaving
 from course_lib.planner.ways import LARGEST_BUCKET
 
@@ -48,6 +48,17 @@ def test_what_does_not_fit_says_how_much_is_short_and_of_what() -> None:
         "mostly states of adam (53.9 GB), fp32 master parameters (27 GB), gradients cast to fp32 (27 GB); "
         f"torch reserves {size(stage_0.plan.reserved_bytes)} for a peak of {size(stage_0.plan.peak_bytes)}."
     )
+
+
+def test_what_does_not_fit_names_the_moment_that_needs_most() -> None:
+    """At the peak it would fit: gradients that come after the end of forward do not fit the blocks freed by then."""
+    given = {"stage": 3, "sequence": 6912, "checkpointing": "full", "precision": "mixed_fp32_accumulation"}
+    one = plan(model="llama3-8b", world_size=8, attention="flash", **given)
+    short, where = shortage(one, HARDWARE["a100-40gb"])
+
+    assert one.peak_moment == "end of backward" and 1.18 * one.active_bytes < 40e9
+    assert short == one.reserved_bytes - 40 * 10**9 > 0
+    assert where.startswith("end of forward, mostly ")
 
 
 def test_the_hosts_memory_can_be_short_too() -> None:
