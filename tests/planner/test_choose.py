@@ -1,11 +1,15 @@
 """Choosing: the best first, and why the others lose."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
+from math import prod
 
 import pytest
 
 from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, shortage, size, verdict
 from course_lib.planner.choose import _leaving
+from course_lib.planner.training.checks import PlanError
 from course_lib.planner.ways import LARGEST_BUCKET
 
 
@@ -99,6 +103,40 @@ def test_nothing_fits() -> None:
     ):
         with pytest.raises(ValueError, match=rf" Take {suggested}\.$"):
             _ = choose("llama-405b", hardware, **given | other).best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sequence", [16384, 32768, 65536])
+def test_nothing_fits_only_if_no_plan_does(sequence: int) -> None:
+    """Compare with all cuts, stages and offloads. Only cuts together with offload leave room for the first two."""
+    usual = {"model": "llama3-8b", "world_size": 4, "attention": "flash", "implementation": "for-loop"}
+    room = False
+    for tensor, context, stages, stage, checkpointing, offload in product(
+        (1, 2, 4), (1, 2, 4), (1, 2, 4), range(4), ("none", "operators", "full"),
+        ((), ("optimizer",), ("optimizer", "parameters")),
+    ):  # fmt: skip
+        cut = {"tensor_parallel": tensor, "context_parallel": context, "pipeline_parallel": stages}
+        with suppress(PlanError):
+            one = plan(**usual, **cut, sequence=sequence, stage=stage, checkpointing=checkpointing, offload=offload,
+                       micro_batches=prod(cut.values()))  # fmt: skip
+            room |= fits(one, "rtx-5090")
+    best = choose("llama3-8b", "rtx-5090", sequence=sequence).ranked[0]
+
+    assert (best.seconds is not None) == room == (sequence < 65536)
+    if room:
+        assert best.plan.settings.offload and best.plan.settings.data_parallel < 4
+
+
+@pytest.mark.parametrize(("model", "hardware", "ranks", "sequence"), [
+    ("llama3-70b", "h100", 8, 32768), ("llama-405b", "h100-infiniband", 64, 8192),
+])  # fmt: skip
+def test_cuts_are_tried_with_offload_if_nothing_else_fits(
+    model: str, hardware: str, ranks: int, sequence: int
+) -> None:  # fmt: skip
+    best = choose(model, hardware, world_size=ranks, sequence=sequence, stage=3, pipeline_parallel=1).best
+
+    assert best.plan.settings.offload == ("optimizer", "parameters") and best.plan.settings.tensor_parallel == 4
+    assert fits(best.plan, hardware)
 
 
 @pytest.mark.parametrize(
