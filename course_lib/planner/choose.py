@@ -75,11 +75,12 @@ def choose(
     All train on the same tokens in a step: where ranks share a sequence, a step has as many times the micro-batches,
     and with `global_batch` each way has the fastest micro-batch that fits. Experts stay on each rank, or are spread
     over one node or four. Of those within 5 % of the fastest, what cuts the model least comes first, then the lowest
-    stage: it is the simplest to run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer
-    waits for; context parallelism of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each
-    micro-batch; a cut together with offload or hybrid sharding. A pipeline is interleaved in up to 8 parts, of equally
-    many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its stages, as
-    Megatron-LM asks. A single rank's stages are alike without offload: only 0 is tried.
+    stage: it is the simplest to run. Left out is what rarely wins: matrices cut across nodes, whose bytes every layer
+    waits for; context parallelism with fewer than `LONG` tokens on a rank; stages 2 and 3 of a pipeline, which reduce
+    or gather for each micro-batch; a cut together with offload or hybrid sharding. If nothing fits, all is tried again,
+    with cuts and offload together and context parallelism of any sequence. A pipeline is interleaved in up to 8 parts,
+    of equally many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its
+    stages, as Megatron-LM asks. A single rank's stages are alike without offload: only 0 is tried.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -95,13 +96,10 @@ def choose(
     """
     machine = named(hardware)
     ranks = machine.devices if world_size is None else world_size
-    usual = {"attention": "flash"}
-    timed, lacking = list[Timed](), list[Lacking]()
-    for batches in ways(model, machine, usual | {"world_size": ranks} | given, global_batch):
-        if room := [*takewhile(lambda one: shortage(one, machine)[0] <= 0, batches)]:
-            timed.append(min(((one, one.timeline(machine)) for one in room), key=lambda one: one[1].seconds))
-        else:
-            lacking.append((*shortage(batches[0], machine), batches[0]))
+    fixed = {"attention": "flash", "world_size": ranks} | given
+    timed, lacking = _tried(ways(model, machine, fixed, global_batch), machine)
+    if not timed:
+        timed, lacking = _tried(ways(model, machine, fixed, global_batch, slow=True), machine)
     lacking.sort(key=lambda lack: lack[0])
     equal = min((timeline.seconds for _, timeline in timed), default=0.0) * (1 + _EQUAL)
     timed.sort(key=lambda one: (max(one[1].seconds, equal), _effort(one[0]), one[1].seconds))
@@ -111,6 +109,17 @@ def choose(
         reason = f"{verdict(p, machine)}: {size(short)} short on {holder(tightest(p, machine))}, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
+
+
+def _tried(ways: list[list[Plan]], machine: Hardware) -> tuple[list[Timed], list[Lacking]]:
+    """Return the ways that fit, each with its fastest micro-batch, and those that do not."""
+    timed, lacking = list[Timed](), list[Lacking]()
+    for batches in ways:
+        if room := [*takewhile(lambda one: shortage(one, machine)[0] <= 0, batches)]:
+            timed.append(min(((one, one.timeline(machine)) for one in room), key=lambda one: one[1].seconds))
+        else:
+            lacking.append((*shortage(batches[0], machine), batches[0]))
+    return timed, lacking
 
 
 def _effort(plan: Plan) -> tuple[int, ...]:

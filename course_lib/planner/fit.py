@@ -33,17 +33,18 @@ def tightest(plan: Plan, hardware: Hardware) -> Plan:
 def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     """Return how many bytes are missing on the device or the host, whichever is worse, and where.
 
-    The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit. Of a pipeline,
-    the `tightest` stage has to fit.
+    The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit, so the moment
+    is the one for which torch reserves most. Of a pipeline, the `tightest` stage has to fit.
     """
     plan = tightest(plan, hardware)
-    there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
+    moment = max(plan.needed, key=lambda at: plan.needed[at])
+    there = [part for part in plan.parts if moment in part.moments and not part.host]
     largest = sorted(there, key=lambda part: -part.nbytes)[:3]
     held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
     reserved = f"torch reserves {size(plan.reserved_bytes)} for a peak of {size(plan.peak_bytes)}"
     host = _of_host(plan, hardware)
     return max(
-        (plan.reserved_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}; {reserved}"),
+        (plan.reserved_bytes - hardware.memory_bytes, f"{moment}, mostly {held}; {reserved}"),
         (plan.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
     )
 

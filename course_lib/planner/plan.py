@@ -102,6 +102,15 @@ class Plan:
         return sum(self.moments[self.peak_moment].values())
 
     @cached_property
+    def needed(self) -> dict[str, int]:
+        """Bytes on the device by moment, each with the gradients that come later.
+
+        These rarely fit the blocks freed by then. So the moment that needs most can come before the peak.
+        """
+        last = self.moments[STEP]["gradients"]
+        return {at: sum(held.values()) + max(0, last - held["gradients"]) for at, held in self.moments.items()}
+
+    @cached_property
     def stages(self) -> "tuple[Plan, ...]":
         """The plan of this stage of a pipeline, and of the first, the second and the last, one of which holds most.
 
@@ -127,17 +136,16 @@ class Plan:
 
     @property
     def reserved_bytes(self) -> int:
-        """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
+        """The bytes that torch's caching allocator takes from the device: see `needed` and `FRAGMENTATION`.
 
-        Gradients that come after the peak rarely fit the blocks freed by then. Frozen parameters are allocated once,
-        before the first step, and leave no gaps. nanotron's needs are fitted on what it reserved.
+        Frozen parameters are allocated once, before the first step, and leave no gaps. nanotron's needs are fitted on
+        what it reserved.
         """
         still = sum(part.nbytes for part in self.parts if part.name == "frozen parameters" and not part.host)
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
         kind = "nanotron" if self.settings.engine == "nanotron" else kind
-        late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
         held = self.settings.tokens * held_back(self.model.transformer, self.settings) if self.model.transformer else 0
-        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)) + held)
+        return still + round(FRAGMENTATION[kind] * (WORKSPACE_BYTES + max(self.needed.values()) - still) + held)
 
     @property
     def host_bytes(self) -> int:

@@ -32,18 +32,27 @@ _TOKENS = ("sequence", "batch", "micro_batches")
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 
 
-def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
-    """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, as far as they can win; see `choose`."""
+def cuts(machine: Hardware, fixed: dict[str, Any], least: int = LONG) -> Iterator[dict[str, int]]:
+    """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, as far as they can win; see `choose`.
+
+    A context-parallel rank has at least `least` tokens of a sequence.
+    """
+    longest = fixed.get("sequence", 0) // least
     most = CUTS | {
         "tensor_parallel": [ranks for ranks in CUTS["tensor_parallel"] if ranks <= machine.devices],
-        "context_parallel": [r for r in CUTS["context_parallel"] if r in (1, min(r, fixed.get("sequence", 0) // LONG))],
+        "context_parallel": [ranks for ranks in CUTS["context_parallel"] if ranks in (1, min(ranks, longest))],
     }
     for values in product(*([fixed[name]] if name in fixed else tried for name, tried in most.items())):
         yield dict(zip(CUTS, values, strict=True))
 
 
-def ways(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None) -> list[list[Plan]]:
+def ways(
+    model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None, *, slow: bool = False
+) -> list[list[Plan]]:
     """Return the plans of each valid combination of settings that are not fixed: a micro-batch of one sequence first.
+
+    With `slow` also those that save memory and hardly win: a cut together with offload, and context parallelism of
+    short sequences.
 
     Raises:
         ValueError: no combination is valid.
@@ -70,11 +79,12 @@ def ways(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int
     }
     open_names = [name for name in varied if name not in fixed]
     plans, refusals = [], []
-    for cut, *values in product(cuts(machine, fixed), *(varied[name] for name in open_names)):
+    for cut, *values in product(cuts(machine, fixed, 1 if slow else LONG), *(varied[name] for name in open_names)):
         chosen, ways = dict(zip(open_names, values, strict=True)), prod(cut.values())
         pipelined = cut["pipeline_parallel"] > 1 and chosen.get("stage", 0) > 1
         as_stage_0 = alone and chosen.get("stage") and not (fixed | chosen).get("offload")
-        if as_stage_0 or pipelined or (ways > 1 and (chosen.get("offload") or chosen.get("shard_size"))):
+        slower = chosen.get("shard_size") or (chosen.get("offload") and not slow)
+        if as_stage_0 or pipelined or (ways > 1 and slower):
             continue
         stages, chunks = cut["pipeline_parallel"], chosen.get("model_chunks", 1)
         if chunks > 1 and not (known and stages > 1 and known.layers % (stages * chunks) in (0, stages * chunks - 2)):

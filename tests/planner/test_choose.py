@@ -1,11 +1,15 @@
 """Choosing: the best first, and why the others lose."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
+from math import prod
 
 import pytest
 
-from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, size, verdict
+from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, shortage, size, verdict
 from course_lib.planner.choose import _leaving
+from course_lib.planner.training.checks import PlanError
 from course_lib.planner.ways import LARGEST_BUCKET
 
 
@@ -50,6 +54,17 @@ def test_what_does_not_fit_says_how_much_is_short_and_of_what() -> None:
     )
 
 
+def test_what_does_not_fit_names_the_moment_that_needs_most() -> None:
+    """At the peak it would fit: gradients that come after the end of forward do not fit the blocks freed by then."""
+    given = {"stage": 3, "sequence": 6912, "checkpointing": "full", "precision": "mixed_fp32_accumulation"}
+    one = plan(model="llama3-8b", world_size=8, attention="flash", **given)
+    short, where = shortage(one, HARDWARE["a100-40gb"])
+
+    assert one.peak_moment == "end of backward" and 1.18 * one.active_bytes < 40e9
+    assert short == one.reserved_bytes - 40 * 10**9 > 0
+    assert where.startswith("end of forward, mostly ")
+
+
 def test_the_hosts_memory_can_be_short_too() -> None:
     choice = choose("llama-70b", "rtx-4090", checkpointing="full", stage=3, offload=["optimizer", "parameters"])
 
@@ -88,6 +103,40 @@ def test_nothing_fits() -> None:
     ):
         with pytest.raises(ValueError, match=rf" Take {suggested}\.$"):
             _ = choose("llama-405b", hardware, **given | other).best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sequence", [16384, 32768, 65536])
+def test_nothing_fits_only_if_no_plan_does(sequence: int) -> None:
+    """Compare with all cuts, stages and offloads. Only cuts together with offload leave room for the first two."""
+    usual = {"model": "llama3-8b", "world_size": 4, "attention": "flash", "implementation": "for-loop"}
+    room = False
+    for tensor, context, stages, stage, checkpointing, offload in product(
+        (1, 2, 4), (1, 2, 4), (1, 2, 4), range(4), ("none", "operators", "full"),
+        ((), ("optimizer",), ("optimizer", "parameters")),
+    ):  # fmt: skip
+        cut = {"tensor_parallel": tensor, "context_parallel": context, "pipeline_parallel": stages}
+        with suppress(PlanError):
+            one = plan(**usual, **cut, sequence=sequence, stage=stage, checkpointing=checkpointing, offload=offload,
+                       micro_batches=prod(cut.values()))  # fmt: skip
+            room |= fits(one, "rtx-5090")
+    best = choose("llama3-8b", "rtx-5090", sequence=sequence).ranked[0]
+
+    assert (best.seconds is not None) == room == (sequence < 65536)
+    if room:
+        assert best.plan.settings.offload and best.plan.settings.data_parallel < 4
+
+
+@pytest.mark.parametrize(("model", "hardware", "ranks", "sequence"), [
+    ("llama3-70b", "h100", 8, 32768), ("llama-405b", "h100-infiniband", 64, 8192),
+])  # fmt: skip
+def test_cuts_are_tried_with_offload_if_nothing_else_fits(
+    model: str, hardware: str, ranks: int, sequence: int
+) -> None:  # fmt: skip
+    best = choose(model, hardware, world_size=ranks, sequence=sequence, stage=3, pipeline_parallel=1).best
+
+    assert best.plan.settings.offload == ("optimizer", "parameters") and best.plan.settings.tensor_parallel == 4
+    assert fits(best.plan, hardware)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,23 @@ def test_more_ranks_than_elements() -> None:
     assert plan(params=[(3,)], world_size=8, stage=3, precision="fp32").moments["between steps"]["parameters"] == 4
 
 
+# What torch reserves
+
+
+@pytest.mark.parametrize(("given", "tokens"), [
+    ({"stage": 3, "checkpointing": "full", "precision": "mixed_fp32_accumulation"}, 6912),
+    ({"stage": 2, "precision": "mixed", "engine": "zero"}, 1216),
+    ({"stage": 3, "checkpointing": "operators", "engine": "torch"}, 2496),
+])  # fmt: skip
+def test_what_torch_reserves_does_not_jump_where_the_peak_moves(given: dict[str, object], tokens: int) -> None:
+    """Gradients that come later need blocks of their own, also if the peak is after them."""
+    usual = {"model": "llama3-8b", "world_size": 8, "attention": "flash"}
+    few, more = (plan(**usual, **given, sequence=sequence) for sequence in (tokens, tokens + 64))
+
+    assert few.peak_moment == "end of backward" and more.peak_moment == "end of forward"
+    assert few.reserved_bytes < more.reserved_bytes < 1.015 * few.reserved_bytes
+
+
 # States
 
 
