@@ -103,7 +103,8 @@ def start_averaging(bucket: list[nn.Parameter]) -> Callable[[], None]:
     return finish
 
 
-exercise.edit("waits-at-once", {", async_op=True": "", "handle.wait()\n": ""}, """
+exercise.edit("waits-at-once", {"async_op=True)\n": "async_op=True)\nhandle.wait()\n",
+    "handle.wait()\npieces": "pieces"}, """
     Your function waits for the all-reduce before it returns, so backward would wait, too. In this check it deadlocks,
     because the last rank starts only after all other ranks have returned.
     Next: start the call without waiting, and wait for its handle in the function that you return.""")
