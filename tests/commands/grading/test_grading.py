@@ -542,3 +542,14 @@ def test_a_report_never_replaces_what_is_graded(
     assert cli.main(["check", option, str(report), str(notebook)]) == 1
     assert notebook.read_text() == "a learner's work"
     assert f"{report} is {notebook}, and the report would replace it. Name another file." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("first", "second"), [("--csv", "--gradebook"), ("--json", "--page")])
+def test_two_reports_are_never_one_file(
+    first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "grades"
+    (tmp_path / "folder").mkdir()
+    assert cli.main(["check", "ann.ipynb", first, str(report), second, str(tmp_path / "folder" / ".." / "grades")]) == 1
+    assert not report.exists()
+    assert f"{first} and {second} are one file, {report}. Name two files." in capsys.readouterr().err
