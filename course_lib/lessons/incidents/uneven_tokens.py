@@ -135,6 +135,11 @@ exercise.edit("rows-for-every-token", {"math.ceil(factor * int(most) / world_siz
     zeros. Next: keep the factor, and divide by the number of experts.
     """)
 
+exercise.edit("without-the-factor", {"factor * int(most)": "int(most)"}, """
+    The ranks agree on the most tokens, but your capacity is an expert's even share of them, without `factor`.
+    Next: multiply the share by it.
+    """)
+
 exercise.edit("each-its-own-capacity", {AGREE: "", "int(most)": "len(tokens)",
     EMPTY: "capacities = torch.empty(world_size, dtype=torch.int64)\n"
     "dist.all_gather_single(capacities, torch.tensor([capacity]))\n"
