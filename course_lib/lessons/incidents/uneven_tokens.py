@@ -20,7 +20,7 @@ def draw(rng: random.Random, number: int) -> Case:
     full, lasts, factor = (
         (8, [8, 8, 8, 3], 2.0),
         (rng.randint(6, 9), [rng.randint(5, 6), 0], 1.0),
-        (9, [rng.randint(1, 3), 8, 2], 0.5),
+        (13, [rng.randint(1, 3), 8, 2], 0.5),  # 3 tokens for each expert, and in the last batch 2
     )[number % 3]
 
     def args(rank: int) -> tuple[Function, nn.Module, list[Tensor], float]:
