@@ -97,14 +97,28 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
             raise CourseError(f"{path} is a notebook in an old format. Open it in JupyterLab and save it again.")
         if not isinstance(cells, list):
             raise TypeError("it has no list of cells")
-        return [cell | {"cell_type": str(cell["cell_type"]), "source": "".join(cell["source"])} for cell in cells]
+        return [_with_text(number, cell) for number, cell in enumerate(cells, 1)]
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CourseError(
             f"{path} is not a notebook that Jupyter has saved ({json_trouble(error)}). "
             "Open it in JupyterLab and save it again."
         ) from error
+
+
+def _with_text(number: int, cell: Any) -> dict[str, Any]:
+    """Return a cell with its `source`, a text or a list of lines, as one text.
+
+    Raises:
+        TypeError: it has none, or no type.
+    """
+    fields = cell if isinstance(cell, dict) else {}
+    source, missing = fields.get("source"), "text" if "cell_type" in fields else "type"
+    lines = [source] if isinstance(source, str) else source
+    if missing == "type" or not (isinstance(lines, list) and all(isinstance(line, str) for line in lines)):
+        raise TypeError(f"cell {number} has no {missing}")
+    return fields | {"cell_type": str(fields["cell_type"]), "source": "".join(lines)}
 
 
 def named(source: str, function: str) -> list[str]:

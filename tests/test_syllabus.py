@@ -59,7 +59,14 @@ def test_names_are_read_from_calls_alone() -> None:
         ("[]", "is not a notebook that Jupyter has saved (it has no list of cells)"),
         ('{"cells": 3}', "is not a notebook that Jupyter has saved (it has no list of cells)"),
         ('{"nbformat": 3, "worksheets": []}', "is a notebook in an old format."),
-        ('{"cells": [{"cell_type": "code", "source": 3}]}', "can only join an iterable"),
+        (
+            '{"cells": [{"cell_type": "code", "source": "1"}, {"cell_type": "code", "source": 3}]}',
+            "(cell 2 has no text)",
+        ),
+        ('{"cells": [{"cell_type": "code"}]}', "(cell 1 has no text)"),
+        ('{"cells": [{"cell_type": "code", "source": ["1", 2]}]}', "(cell 1 has no text)"),
+        ('{"cells": [{"source": "1"}]}', "(cell 1 has no type)"),
+        ('{"cells": [3]}', "(cell 1 has no type)"),
     ],
 )
 def test_what_is_no_notebook_is_told(tmp_path: Path, text: str, told: str) -> None:

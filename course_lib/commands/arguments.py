@@ -146,6 +146,20 @@ def report(name: str) -> Path:
     return Path(name)
 
 
+def keeps_reports(reports: Mapping[str, Path | None]) -> None:
+    """Refuse two reports in one file, by their options. A device, such as /dev/stdout, takes more than one.
+
+    Raises:
+        CourseError: the second would replace the first.
+    """
+    seen: dict[str, str] = {}
+    for option, file in reports.items():
+        if file and (os.path.isfile(file) or not os.path.exists(file)):
+            first = seen.setdefault(os.path.realpath(file), option)
+            if first != option:
+                raise CourseError(f"{first} and {option} are one file, {reports[first]}. Name two files.")
+
+
 def keeps_inputs(report: Path | None, inputs: Iterable[str | Path]) -> None:
     """Refuse a report that would replace a file that the command reads, whatever its name, or through a link.
 

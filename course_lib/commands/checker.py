@@ -9,24 +9,23 @@ It is not in `grading`, which loads Jupyter's client: that takes longer than mos
 
 import json
 import os
-import pickle
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from .. import exercises
-from ..world import pickled
+from ..world import pack_call, unpack_call
 
 
 def capture(name: str, file: str) -> None:
     """Pack the latest solution of an exercise, with everything it uses. Runs in the notebook's kernel.
 
     Raises:
-        CourseError: there is no such exercise, or nothing was handed in.
+        CourseError: there is no such exercise, nothing was handed in, or the function cannot be packed.
     """
     from ..widgets import exercise  # the process that checks does without widgets
 
-    Path(file).write_bytes(pickled(exercise(name).attempt.solution))
+    Path(file).write_bytes(pack_call(exercise(name).attempt.solution, (), {}))
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def check(name: str, file: Path) -> dict[str, str]:
     """Return the verdict on the function in `file`, as the fields of a `Grade`."""
     exercise = exercises.get(name)
     try:
-        solution = pickle.loads(file.read_bytes())
+        solution, *_ = unpack_call(file.read_bytes())
     except Exception as error:  # the packed objects may raise anything
         observed = f"the function cannot be taken to another process ({type(error).__name__}: {error})"
         return {"exercise": name, "status": "error", "observed": observed}

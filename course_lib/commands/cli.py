@@ -22,6 +22,7 @@ from course_lib.commands.arguments import (
     add_plan_arguments,
     add_run_arguments,
     keeps_inputs,
+    keeps_reports,
 )
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
@@ -156,6 +157,7 @@ def run_check(options: argparse.Namespace) -> int:
     ]
     for file, *_ in reports:
         keeps_inputs(file, options.notebooks)
+    keeps_reports({f"--{name}": getattr(options, name) for name in ("json", "csv", "gradebook", "page")})
     graded: list[grading.Graded] = []
     done = _earlier(options.json, grading.from_json) if options.go_on else []
     _write(reports, [*done])  # now and after each notebook: a class takes hours, and results so far are kept

@@ -74,9 +74,9 @@ MIGRATIONS = (
 )
 TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported", "scores")
 
-WRONG_TABLES = re.compile("already exists|no such table|no such column")
-"""Words of SQLite's messages about tables that do not fit the file's format. These messages share one error code with
-all mistakes in SQL."""
+DAMAGE = re.compile("already exists|no such table|no such column|^Could not decode to UTF-8")
+"""Words of messages about tables that do not fit the file's format, and about text that is not UTF-8. These messages
+share one class and one error code with all mistakes in SQL."""
 
 ADVICE = {
     "damaged": "If you have a copy of it, put that in its place.",
@@ -160,6 +160,7 @@ class Store:
         """Return a connection in memory that holds what can still be read from the file."""
         memory = _connect(":memory:", busy_seconds=0)
         with suppress(sqlite3.Error, UnicodeDecodeError), closing(_connect(self.path, busy_seconds=0)) as db:
+            db.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = dump(db)
             _transact(memory, lambda memory: merge(memory, rows))
         self._notices["memory"] = (
@@ -218,10 +219,9 @@ def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
             return work(db)
     except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
         # Exactly these classes mean damage. A full disk, a lock or a broken rule raise subclasses of the first. SQLite
-        # may quote damaged text in its message, which Python then cannot decode. Tables that do not fit the file's
-        # format are damage, too.
+        # may quote damaged text in its message, which Python then cannot decode.
         damaged = type(error) in (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError)
-        if damaged or WRONG_TABLES.search(str(error)):
+        if damaged or DAMAGE.search(str(error)):
             raise _Unusable("damaged", f"is damaged ({error})") from error
         raise
 

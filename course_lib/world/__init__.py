@@ -3,7 +3,7 @@
 from .collectives.call import Call
 from .collectives.fault import RankReport
 from .errors.rank_error import RankError, quoted
-from .pickling import pickled
+from .pickling import pack_call, unpack_call
 from .program import Program
 from .rank_threads.interrupts import put_off
 from .run import Run
@@ -16,7 +16,8 @@ __all__ = [
     "RankReport",
     "Run",
     "World",
-    "pickled",
+    "pack_call",
     "put_off",
     "quoted",
+    "unpack_call",
 ]

@@ -305,3 +305,4 @@ def test_a_rank_that_the_check_holds_back_is_not_said_to_miss_a_send() -> None:
     verdict = get("zero3.start_gather").check(lambda unit: gathered_in_halves(unit)())
 
     assert "the check holds a rank back" in verdict.next_step and "missing" not in verdict.next_step
+    assert "deadlock: rank 0 waits, while the check holds rank 1 back\n" in verdict.findings[0].observed

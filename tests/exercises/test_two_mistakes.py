@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from course_lib.exercises import Case, get
 from course_lib.exercises.checking import diagnose
+from course_lib.exercises.form.source import edited
 from tests.exercises.sample import DOUBLED, MEAN, changed, mean
 from tests.exercises.test_answers import made
 
@@ -151,3 +152,30 @@ def test_a_gather_that_waits_for_a_saved_parameter_is_explained(condition: str) 
         "return unit.flat.as_strided", f"{condition}\n            gather(unit)\n        return unit.flat.as_strided"
     )
     assert exercise.check(made(exercise.name, when_asked)).mistake == "gathered-when-asked"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("left", "first"),
+    [
+        ("seed-by-rank not-its-own-weights optimizer-before-sharding never-reduces one-file-for-all", "seed-by-rank"),
+        ("not-its-own-weights same-order-every-epoch never-reduces", "same-order-every-epoch"),
+        ("optimizer-before-sharding never-reduces one-file-for-all", "optimizer-before-sharding"),
+    ],
+)
+def test_of_a_repairs_many_faults_the_first_to_show_is_named(left: str, first: str) -> None:
+    exercise = get("cluster.repair_train")
+    by_id = {mistake.id: mistake for mistake in exercise.faults}
+    edits = {old: new for id in left.split() for old, new in by_id[id].edits.items()}
+
+    verdict = exercise.check(made(exercise.name, edited(exercise.solution, edits)))
+    assert verdict.mistake is None and verdict.findings[0].perhaps == by_id[first].sentence
+    assert verdict.findings[0].action == by_id[first].action
+
+
+def test_a_fault_that_is_repaired_is_not_named_for_a_different_mistake() -> None:
+    exercise = get("cluster.repair_train")
+    same_order = exercise.solution.replace("set_epoch(epoch)", "set_epoch(epoch)\n        sampler.epoch = 0")
+
+    (finding,) = exercise.check(made(exercise.name, same_order.replace("lr=0.01", "lr=0.02"))).findings
+    assert "'examples, in order'" in finding.observed and finding.perhaps == ""

@@ -370,6 +370,11 @@ def bad_json(data: bytes) -> bytes:
     return data.replace(b'{"held_bytes":', b'{"held_bytes"?')
 
 
+def bad_name(data: bytes) -> bytes:
+    """SQLite finds nothing wrong. Python cannot decode the text."""
+    return data.replace(b"ZeRO-1", b"ZeRO-\xff")
+
+
 def edited(statement: str) -> Callable[[bytes], bytes]:
     """Damage that is correct SQL."""
 
@@ -392,7 +397,7 @@ def kept_aside(path: Path) -> list[Path]:
 @pytest.mark.parametrize(
     "damage",
     [
-        garbage, half, lost_page, lost_schema, bad_text, bad_json,
+        garbage, half, lost_page, lost_schema, bad_text, bad_json, bad_name,
         *(edited(f"PRAGMA user_version = {version}") for version in (0, 2, -1, -3)),
         edited("DROP TABLE attempts"), edited("DROP TABLE imported"),
         edited("ALTER TABLE scores RENAME COLUMN value TO worth"),
@@ -450,6 +455,16 @@ def test_a_damaged_file_in_a_read_only_folder_stays_where_it_is(
         assert progress.summary().exercises["zero1.step"].passed
         assert "kept in memory" in progress.notice
     assert open_path.read_bytes() == damaged
+
+
+def test_what_can_be_read_of_a_damaged_file_stays_visible_in_a_read_only_folder(open_path: Path) -> None:
+    for name in ("zero1.step", "zero2.step"):
+        solve(Progress(open_path), name)
+    open_path.write_bytes(open_path.read_bytes().replace(b"zero2.step", b"zero2.ste\xff"))
+    with read_only_folder(open_path):
+        progress = Progress(open_path)
+        assert progress.summary().exercises["zero1.step"].passed
+        assert "kept in memory" in progress.notice
 
 
 ADD_NOTES = ("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('from the next version')")

@@ -6,7 +6,8 @@ they are wrong, broken rules only decide between several mistakes, because the t
 varies.
 
 If no mistake behaves the same, two of them at once may: mistakes are edits, so one can be made on top of another. Pairs
-are many, and a guess, so a pair must break the same rules.
+are many, and a guess, so a pair must break the same rules. A repair begins with more faults than two: there, the guess
+is a fault whose text is still in the source and that, alone, makes the first wrong part of the results wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import keyword
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -33,7 +35,7 @@ SECONDS = 0.6
 
 
 def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
-    """Return the mistake behind a wrong solution, one of `pairs` if no single one is, or None if none is found in time.
+    """Return the mistake behind a wrong solution, a guess if no single one is, or None if none is found in time.
 
     Args:
         runs: of the check. Mistakes with a source similar to the solution's run first, and the solution runs on the
@@ -45,9 +47,46 @@ def diagnose(runs: Runs, cases: Sequence[Case]) -> Mistake | None:
         return one
     if first.yours.warnings or first.yours.error is not None:  # values are not compared then: any second mistake fits
         return None
+    if fault := _first_fault(runs, cases[0]):
+        return replace(fault)  # a guess is none of `exercise.mistakes`
     pairs = _by_source(exercise.pairs, solution, exercise.reference)
     end = time.process_time() + SECONDS
     return _nearest(pairs, end, runs, cases, same_rules=True)
+
+
+def _first_fault(runs: Runs, case: Case) -> Mistake | None:
+    """Return a fault of a repair that is left in the source, and makes the first wrong part of the results wrong."""
+    exercise, trial = runs.exercise, runs.trial(case)
+    part, yours = _first_wrong(trial, trial.yours), _nameless(_words(runs.solution), runs.solution)
+    found: list[Mistake] = []
+    for fault in exercise.faults if part is not None else ():
+        left, mended = (
+            all(_contains(yours, text, exercise.reference) for text in texts if text)
+            for texts in (fault.edits.values(), fault.edits)
+        )
+        made = runs.recall(fault.solution, case)
+        if left and not mended and _first_wrong(trial, made) == part:
+            if all(same(a[part], b.get(part), exercise.tolerance) for a, b in _by_rank(made, trial.yours)):
+                return fault
+            found.append(fault)
+    return found[0] if len(found) > 1 else None  # several in one part change each other's numbers
+
+
+def _first_wrong(trial: Trial, given: Observation) -> str | None:
+    """Return the name of the first part of the results that is wrong on any rank; None if parts have no names."""
+    by_rank = _by_rank(trial.expected, given)
+    if not all(isinstance(one, dict) for both in by_rank for one in both):
+        return None
+    wrong = (
+        name
+        for name in (by_rank[0][0] if by_rank else ())
+        if not all(same(a[name], b.get(name), trial.exercise.tolerance) for a, b in by_rank)
+    )
+    return next(wrong, None)
+
+
+def _by_rank(one: Observation, other: Observation) -> list[tuple[Any, Any]]:
+    return [*zip(one.values, other.values, strict=False)]  # of a run that failed, there are none
 
 
 def contradicted(mistake: Mistake, solution: Solution, reference: Solution) -> bool:

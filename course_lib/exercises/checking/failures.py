@@ -8,7 +8,7 @@ import re
 from types import CodeType
 from typing import Any
 
-from ...errors import CourseError
+from ...errors import CourseError, who
 from ...world import Call, RankError, quoted
 from ..form.declaration import Solution
 from .findings import Finding
@@ -95,9 +95,13 @@ def failure(trial: Trial, error: CourseError) -> Finding:
         return Finding(observed=str(error), action="Then run the cell again.", technical=True)
     observed, _, action = str(error).partition("\nNext: ")
     held = _held_back(error, trial)
-    for call in held:
+    for call in held.values():
         own = rf"^  (.*) waited in recv .* at {re.escape(str(call.line))},.*"
         observed = re.sub(own, r"  the check held \1 back", observed, flags=re.MULTILINE)
+    waiting = [report.rank for report in error.ranks if report.call is not None and report.rank not in held]
+    if error.kind == "deadlock" and held and waiting:  # those that are held back do not wait for what the others do
+        waits = f"{who(waiting)} wait{'s' * (len(waiting) == 1)}"
+        observed = re.sub("^deadlock: .*", f"deadlock: {waits}, while the check holds {who(list(held))} back", observed)
     if trial.yours.timed_out:
         return _stopped(trial.yours, observed)
     action = action.replace(_OWN_NAMES, "")
@@ -124,11 +128,12 @@ def failure(trial: Trial, error: CourseError) -> Finding:
     return Finding(observed=observed, action=action, traceback=error.traceback, technical=True)
 
 
-def _held_back(error: RankError, trial: Trial) -> list[Call]:
-    """Return the calls in which ranks waited for messages of the `trial` of an asynchronous exercise."""
+def _held_back(error: RankError, trial: Trial) -> dict[int, Call]:
+    """Return the ranks that waited for messages of the `trial` of an asynchronous exercise, and their calls."""
     file = getattr(getattr(trial.exercise.trial, "__code__", None), "co_filename", "")
-    calls = [report.call for report in error.ranks if report.call is not None and trial.exercise.asynchronous]
-    return [call for call in calls if call.op == "recv" and call.line is not None and call.line.filename == file]
+    calls = {r.rank: r.call for r in error.ranks if r.call is not None and r.call.op == "recv"}
+    held = {rank: call for rank, call in calls.items() if call.line is not None and call.line.filename == file}
+    return held if trial.exercise.asynchronous else {}
 
 
 def _stopped(yours: Observation, observed: str) -> Finding:

@@ -131,6 +131,7 @@ class Declaration:
     mistakes: list[Mistake] = field(init=False, default_factory=list)
     variants: dict[str, Callable[[], Solution]] = field(init=False, default_factory=dict)
     _start: str = field(init=False, default="    raise NotImplementedError\n")  # the body of the stub
+    _start_edits: Mapping[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.task, self.explanation = prose(self.task), prose(self.explanation)
@@ -151,6 +152,7 @@ class Declaration:
     def start_edit(self, edits: Mapping[str, str]) -> None:
         """Take the reference's body with `edits` as the start of the cell."""
         self._start = self._edited("start", edits).removeprefix(self._source.signature)
+        self._start_edits = edits
 
     def mistake(self, function: AnySolution) -> AnySolution:
         """Take the decorated function as a known mistake; `asks_rank_zero` has the id `asks-rank-zero`."""
@@ -214,6 +216,11 @@ class Declaration:
                     solution = self._compiled(text, id)
                     found[ids] = Mistake(id=id, message=_both(one, other), solution=solution)
         return tuple(found.values())
+
+    @property
+    def faults(self) -> list[Mistake]:
+        """The mistakes that the program to repair is made of."""
+        return [one for one in self.mistakes if one.edits and one.edits.items() <= self._start_edits.items()]
 
     @property
     def _stub_source(self) -> str:

@@ -22,7 +22,8 @@ def draw(rng: random.Random, number: int) -> Case:
     unused: list[list[int]] = [[] for _ in range(world_size)]
     if number > 0 and world_size > 1:  # only on the last rank, or on all except the last: see gradients_afterwards
         lacking = slice(-1, None) if rng.random() < 0.5 else slice(0, -1)
-        unused[lacking] = [[0, len(shapes) - 1]] * len(unused[lacking])
+        first = range(counts[0] if number == 2 else 1)  # in float64, without any gradient in a bucket
+        unused[lacking] = [[*first, len(shapes) - 1]] * len(unused[lacking])
 
     def args(rank: int) -> tuple[list[Bucket]]:
         params = parameters(shapes, dtype, seed)
@@ -102,7 +103,8 @@ def start_averaging(bucket: list[nn.Parameter]) -> Callable[[], None]:
     return finish
 
 
-exercise.edit("waits-at-once", {", async_op=True": "", "handle.wait()\n": ""}, """
+exercise.edit("waits-at-once", {"async_op=True)\n": "async_op=True)\nhandle.wait()\n",
+    "handle.wait()\npieces": "pieces"}, """
     Your function waits for the all-reduce before it returns, so backward would wait, too. In this check it deadlocks,
     because the last rank starts only after all other ranks have returned.
     Next: start the call without waiting, and wait for its handle in the function that you return.""")
@@ -126,6 +128,11 @@ exercise.edit("skips-where-there-is-none", {"grads = [torch.zeros_like(param) if
     "grads = [param.grad for param in bucket]"}, """
     You leave parameters without a gradient out of the flat tensor, so its size on this rank differs from its size on
     the other ranks. Next: let this rank contribute zeros for these parameters.""")
+
+exercise.edit("zeros-in-float32", {"torch.zeros_like(param) if": "torch.zeros(param.shape) if"}, """
+    Your zeros are in float32, torch's default, whatever the parameters' dtype is. On a rank that has no gradient in
+    this bucket, the flat tensor is in float32 as a whole, and on the other ranks it is not.
+    Next: make the zeros in the dtype of the parameter.""")
 
 exercise.edit("leaves-none", {"param.grad = piece.view_as(param)":
     "if param.grad is not None:\n    param.grad.copy_(piece.view_as(param))"}, """

@@ -174,6 +174,10 @@ exercise.edit("only-the-frequencies", {SEND: "dist.broadcast(model.frequencies, 
     The frequencies are right on every rank, but the mask is not: these ranks look at what comes later.
     Next: fill every buffer.""")
 
+exercise.edit("zeros-everywhere", {"dist.broadcast(buffer, 0)": "buffer.zero_()"}, """
+    You set the buffers to zero on every rank. Now the ranks agree, but rank 0 has lost the right numbers, too.
+    Next: keep those of rank 0, and bring them to the other ranks.""")
+
 exercise.edit("mean-of-the-buffers", {"dist.broadcast(buffer, 0)":
     "mean = buffer.float()\ndist.all_reduce(mean)\nbuffer.copy_(mean / dist.get_world_size())"}, """
     You average the buffers over all ranks. All ranks agree now, on the mean of right numbers and empty ones.

@@ -105,6 +105,11 @@ exercise.edit("still-behind", {ZEROS: "dist.barrier()\ncontinue"}, """
     zero.
     """)
 
+exercise.edit("contributes-nothing", {ZEROS: "pass"}, """
+    The rank that skips its batch goes on to the all-reduces, but has no gradients there: `param.grad` is None, or what
+    backward left. Next: give that rank gradients of zero when the batch does not fit.
+    """)
+
 exercise.edit("a-loss-of-zero", {ZEROS: f"losses.append(0.0)\n{ZEROS}"}, """
     You add a loss of 0.0 for the batch that does not fit. The docstring says that such a batch has no loss.
     Next: leave it out of the list.

@@ -20,7 +20,7 @@ def draw(rng: random.Random, number: int) -> Case:
     full, lasts, factor = (
         (8, [8, 8, 8, 3], 2.0),
         (rng.randint(6, 9), [rng.randint(5, 6), 0], 1.0),
-        (9, [rng.randint(1, 3), 8, 2], 0.5),
+        (13, [rng.randint(1, 3), 8, 2], 0.5),  # 3 tokens for each expert, and in the last batch 2
     )[number % 3]
 
     def args(rank: int) -> tuple[Function, nn.Module, list[Tensor], float]:
@@ -133,6 +133,11 @@ exercise.edit("mean-batch", {"dist.ReduceOp.MAX)\n": "dist.ReduceOp.SUM)\nmost =
 exercise.edit("rows-for-every-token", {"math.ceil(factor * int(most) / world_size)": "int(most)"}, """
     Your rows have a place for every token of the largest batch, so nothing is dropped, and most of what you send is
     zeros. Next: keep the factor, and divide by the number of experts.
+    """)
+
+exercise.edit("without-the-factor", {"factor * int(most)": "int(most)"}, """
+    The ranks agree on the most tokens, but your capacity is an expert's even share of them, without `factor`.
+    Next: multiply the share by it.
     """)
 
 exercise.edit("each-its-own-capacity", {AGREE: "", "int(most)": "len(tokens)",

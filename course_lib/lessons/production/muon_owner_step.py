@@ -146,6 +146,10 @@ exercise.edit("side-by-side", {"torch.cat(rows)).chunk(ranks)": "torch.cat(rows,
     You join the ranks' rows side by side, which is a different matrix. Shards are rows, so they lie below each other.
     Next: join and cut along the first dimension.""")
 
+exercise.edit("joined-side-by-side", {"torch.cat(rows)": "torch.cat(rows, 1)"}, """
+    You join the ranks' rows side by side, so the whole has the wrong shape, and its pieces do not fit into the shards.
+    Shards are rows, so they lie below each other. Next: join along the first dimension.""")
+
 exercise.edit("without-orthogonal", {"orthogonal(torch.cat(rows))": "torch.cat(rows)"}, """
     The owner sends the gradient back as it is, so your step is plain SGD. Next: call `orthogonal` on the joined rows.
     """)

@@ -166,6 +166,12 @@ exercise.edit("counts-from-the-end", {"enumerate(params)": "enumerate(reversed(p
     Your numbers count from the end of `params`. Backward reaches the last parameter first, but `number` is a place in
     the list. Next: number the parameters in the order of the list.""")
 
+exercise.edit("frozen-too-and-all-as-the-last", {f"if param.requires_grad:\n{HOOK}":
+    "param.register_post_accumulate_grad_hook(lambda param: on_gradient(number, param))"}, """
+    Every gradient comes with the last number, because a function that you define in a loop reads the loop's variable
+    when it is called. And frozen parameters get a hook, too, which torch refuses.
+    Next: bind the number when you define the hook, and leave frozen parameters out.""")
+
 exercise.edit("counts-without-the-frozen", {"enumerate(params)":
     "enumerate(param for param in params if param.requires_grad)"}, """
     You number the parameters without the frozen ones, so every number behind a frozen parameter is too low.

@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import cloudpickle
 import nbformat
@@ -18,13 +19,14 @@ import psutil
 import pytest
 
 from course_lib import exercise
-from course_lib.commands import cli
+from course_lib.commands import checker, cli
 from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, from_json, grade
 from course_lib.commands.grading.grade import _expected, _not_judged
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.commands.grading.kernel import Ran, _Client, handed_in
 from course_lib.commands.grading.limits import Watch
 from course_lib.commands.grading.report import best
+from course_lib.errors import CourseError
 from course_lib.exercises import get
 from course_lib.progress import Progress
 from course_lib.syllabus import lessons, read_cells
@@ -328,8 +330,20 @@ def pack(folder: Path, body: str, parameters: str = "") -> Path:
     namespace: dict[str, FunctionType] = {}
     exec(source, {"__name__": "__main__"}, namespace)
     file = folder / f"{abs(hash(body))}.pickle"
-    file.write_bytes(cloudpickle.dumps(namespace["first"]))
+    file.write_bytes(cloudpickle.dumps((namespace["first"], (), {})))
     return file
+
+
+def test_a_function_that_cannot_be_packed_is_explained_as_in_the_learners_own_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = threading.Lock()
+    handed_in = SimpleNamespace(attempt=SimpleNamespace(solution=lambda: lock))
+    monkeypatch.setattr("course_lib.widgets.exercise", lambda name: handed_in)
+    with pytest.raises(
+        CourseError, match=r"variable 'lock', a lock, cannot be copied .* Make that object inside the f"
+    ):
+        checker.capture("start.first", str(tmp_path / "0.pickle"))
 
 
 @pytest.mark.slow
@@ -528,3 +542,14 @@ def test_a_report_never_replaces_what_is_graded(
     assert cli.main(["check", option, str(report), str(notebook)]) == 1
     assert notebook.read_text() == "a learner's work"
     assert f"{report} is {notebook}, and the report would replace it. Name another file." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("first", "second"), [("--csv", "--gradebook"), ("--json", "--page")])
+def test_two_reports_are_never_one_file(
+    first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "grades"
+    (tmp_path / "folder").mkdir()
+    assert cli.main(["check", "ann.ipynb", first, str(report), second, str(tmp_path / "folder" / ".." / "grades")]) == 1
+    assert not report.exists()
+    assert f"{first} and {second} are one file, {report}. Name two files." in capsys.readouterr().err
