@@ -8,7 +8,7 @@ from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
 from .headline import DIFFERENT_LINES, SAME_CALLS, headline, in_headline, new_groups
-from .histories import counts, first_difference, groups_made
+from .histories import counts, first_difference, groups_made, own_in_join
 from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
 
@@ -66,6 +66,16 @@ def _from_histories(
         advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
     elif difference:
         advice = SAME_CALLS
+    ended, own = own_in_join(fault, calls)
+    if own:
+        texts = grouped({call.rank: f"called {call.name} at {quoted(call.line)}" for call in own})
+        callers = " and ".join(f"{who(ranks)} {text}" for ranks, text in texts)
+        others = who([call.rank for call in ended])
+        difference = f"{others} had reached the end of the `with` at {ended[0].line} when {callers}"
+        advice = (
+            "call no collective of your own inside this `with`. A rank that has used up its batches repeats only the "
+            "calls of the models and optimizers that join. Call yours after the block, on every rank."
+        )
     groups = [*groups_made(fault, calls)]
     if groups:
         advice = new_groups(fault.calls.values())
