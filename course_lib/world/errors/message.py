@@ -66,6 +66,11 @@ def _from_histories(
         advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
     elif difference:
         advice = SAME_CALLS
+    scatters = any(call.inside == "backward" and "reduce_scatter" in call.variant for call in fault.calls.values())
+    if scatters and (fault.kind == "absent" or fault.detail == "collective"):
+        advice += (
+            " In backward, FSDP makes no reduce_scatter for frozen parameters: compare `requires_grad` on the ranks."
+        )
     ended, own = own_in_join(fault, calls)
     if own:
         texts = grouped({call.rank: f"called {call.name} at {quoted(call.line)}" for call in own})
