@@ -97,9 +97,12 @@ def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[s
     """Yield notes on the ranks that did not stop, and on those that have a new process."""
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
+        still = "it still does is ignored, until it ends by itself"
+        if len(busy) > 1:
+            still = "they still do is ignored, until they end by themselves"
         yield (
             f"{who(busy)} could not be interrupted (a long call outside Python, or a loop that catches every "
-            "exception). What it still does is ignored, until it ends by itself."
+            f"exception). What {still}."
         )
     if replaced:
         others = "" if len(replaced) == len(reports) else "; the others kept theirs"
