@@ -5,6 +5,7 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -40,6 +41,9 @@ _OPTIONS = {
 }
 """The advice of messages: words for a notebook, and the same for a terminal."""
 
+_AFTER = ("--ranks", "--world", "--gpus", "--no-gpus", "--memory", "--timeout", "--report", "--replay", "--no-measure")
+"""The options of the command that may stand behind the program by mistake."""
+
 GPUS = 4
 """The number of pretended GPUs for a program that starts its ranks itself, unless an option names one."""
 
@@ -59,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             warnings.simplefilter("ignore", CourseWarning)  # the summary has them
             world.run_file(options.program, *options.arguments, module=options.module, then=then)
     except RankError as error:
-        error.args = (_for_terminal(error),)
+        error.args = (_for_terminal(error).replace("Next: ", f"Next: {_misplaced(error, options.arguments)}"),)
         print(f"{_traceback(error)}{error}", file=sys.stderr)
         _save(error, options.report)
         return 1
@@ -78,6 +82,18 @@ def run(options: argparse.Namespace) -> int:
         traceback.print_exception(type(error), error, trace or error.__traceback__)
         return 1
     return 0
+
+
+def _misplaced(error: RankError, arguments: Sequence[str]) -> str:
+    """Return advice on options of the command that stand behind the program, if the program refuses its arguments."""
+    names = [name for argument in arguments if (name := argument.partition("=")[0]) in _AFTER]
+    codes = [report.raised.message for report in error.ranks if report.raised is not None]
+    if not names or error.kind != "exited" or "2" not in codes:  # argparse's code
+        return ""
+    return (
+        f"write {' and '.join(names)} before the program if course run is meant. What stands behind the program is an "
+        "argument of the program. If the program is meant: "
+    )
 
 
 def _traceback(error: RankError) -> str:

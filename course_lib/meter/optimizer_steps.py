@@ -5,7 +5,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     """One step of an optimizer."""
 
     seconds: float  # from the start of the run
-    gradients: int  # a checksum; 0 if each gradient has the same number everywhere, as where nothing is learned
+    gradients: int  # a checksum, also of `_place`; 0 if each gradient has the same number everywhere
     parameters: int  # a checksum of the parameters with these gradients, after the step
     line: SourceLine | None  # the learner's line; None if a library makes the step
 
@@ -52,7 +52,8 @@ class StepRecorder:
     def add(self, optimizer: Optimizer, seconds: float) -> None:
         """Record a step that has just ended, unless no gradient is in the CPU's memory."""
         params = [(p, g) for group in optimizer.param_groups for p in group["params"] if (g := p.grad) is not None]
-        pairs = list(_local(params[:: -(-len(params) // MOST_PARAMETERS) or 1]))
+        sampled = params[:: -(-len(params) // MOST_PARAMETERS) or 1]
+        pairs = list(_local(sampled))
         if not pairs:
             return
         own = self._by_optimizer.get(optimizer)
@@ -64,6 +65,7 @@ class StepRecorder:
             gradients = [_sample(grad) for _, grad in pairs]
             parameters = [_sample(param) for param, _ in pairs]
             varied = any(len(one) >= FEWEST and one[8:] != one[:-8] for one in gradients)
+            gradients += [_place(param) for param, _ in sampled]
             line, before = _line(), own.steps[-1].line if own.steps else None
             line = before if line == before else line  # one object for all steps at a line: a report stays small
             own.steps.append(Step(seconds, _checksum(gradients) if varied else 0, _checksum(parameters), line))
@@ -81,6 +83,16 @@ def _is_readable(tensor: Tensor) -> bool:
 
 def _sample(tensor: Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), min(SAMPLE, tensor.nbytes) if tensor.is_contiguous() else 4)
+
+
+def _place(param: Any) -> bytes:
+    """Return which shard of a DTensor the rank holds; empty if its ranks hold the same. Shards may have equal gradients
+    and differ, such as those of a layer whose outputs are only summed."""
+    if not hasattr(param, "placements"):
+        return b""
+    coordinate = param.device_mesh.get_coordinate() or ()
+    shards = [at for at, one in zip(coordinate, param.placements, strict=False) if not one.is_replicate()]
+    return repr(shards).encode()
 
 
 def _checksum(samples: list[bytes]) -> int:

@@ -18,6 +18,8 @@ LINE_LIMIT = 500  # the most characters shown of each line of an exception's tex
 # Characters that move a terminal's cursor, change its colours or end a line, and those that UTF-8 does not have.
 _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
 # A frame of the course's that only passes the learner's call on, to an operator of torch or to Python's own module.
 _PASSED_ON = re.compile(r"""  File ".*course_lib.(meter.watching|world.rank_threads.rank_state)\b.*\n(    .*\n)*""")
 
@@ -92,8 +94,8 @@ class Unfinished:
 
 
 def _printable(text: str) -> str:
-    """Return `text` with its control characters as escapes, except for tabs and line ends."""
-    return "\n".join(map(_on_a_line, re.split("\r?\n", text)))
+    """Return `text` without colours, and with its control characters as escapes, except for tabs and line ends."""
+    return "\n".join(map(_on_a_line, re.split("\r?\n", _COLOURS.sub("", text))))
 
 
 def _on_a_line(text: str) -> str:

@@ -174,7 +174,7 @@ class World:
         world.backend, world._backend = chosen(world_size, *self._choice)
         return world
 
-    def _run_program(self, fn: Callable[[], None], name: str, then: Callable[[Run], object]) -> Run:
+    def _run_program(self, fn: Callable[[], Any], name: str, then: Callable[[Run], object]) -> Run:
         ranks = 1 if self.backend == "dryrun" else self.world_size
         with main_of_ranks():
             run = self._run(fn, (), {}, FoldedLines(ranks), name)

@@ -114,6 +114,13 @@ def test_ranks_that_differ_have_reports_of_their_own(program, capsys: pytest.Cap
     assert "Warning: both ranks never waited for all_reduce #1 at program.py line 5, at the top level" in said
 
 
+def test_an_option_behind_the_program_that_refuses_it_is_named(program, capsys: pytest.CaptureFixture[str]) -> None:
+    advice = "Next: write --ranks before the program if course run is meant. "
+    for code, said in (("2", True), ("3", False)):
+        assert course_run(program(f"import sys; sys.exit({code})"), "--lr", "0.5", "--ranks", "4") == 1
+        assert (advice in capsys.readouterr().err) == said
+
+
 def test_a_failure_is_one_message_and_exit_code_1(program, capsys: pytest.CaptureFixture[str]) -> None:
     path = program(
         """

@@ -464,6 +464,27 @@ def test_a_program_that_starts_its_ranks_without_a_guard_fails_at_that_line(writ
     assert "program.py line 3, at the top level:  mp.spawn" in str(caught.value)
 
 
+ELASTIC = """
+    import os
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    def work(base):
+        return base + int(os.environ["RANK"])
+
+    if __name__ == "__main__":
+        config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=3, start_method="{method}")
+        print(elastic_launch(config, work)(10))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_torchruns_function_returns_the_values_of_ranks(
+    world, write, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    world(2).run_file(write(ELASTIC.format(method=method)))
+    assert capsys.readouterr().out == "{0: 10, 1: 11, 2: 12}\n"
+
+
 def test_a_program_that_starts_no_ranks_is_refused(write) -> None:
     program = write("import torch.multiprocessing as mp\nif False:\n    mp.spawn(print, nprocs=2)")
     with pytest.raises(CourseError, match=r"contains calls that start ranks, such as mp\.spawn, and made none of them"):

@@ -49,12 +49,14 @@ class InterposedRank:
         meter: measures its memory; None if that is not measured.
         in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
         exited_at: the line at which its program called `sys.exit()`, if it did.
+        value: what its function returned, if torchrun's own function has started it from a program.
         groups: every group that it has made, destroyed or not: see `torch_hooks.gloo.LoopbackGloo`.
     """
 
     store: dist.Store
     generator: torch.Generator | None = None
     exited_at: SourceLine | None = None
+    value: Any = None
 
     def __init__(
         self,

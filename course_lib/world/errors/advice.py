@@ -13,7 +13,7 @@ _NO_GPU = (
 
 _NEEDS_GPU = re.compile(
     r"attribute '_cuda_|compiled with CUDA|CUDA (support|generator|GPUs|driver)|NVIDIA driver|no GPUs found"
-    r"|NCCL built in|accelerator device when none|cuda.is_available\(\) is False|dummy base class Event"
+    r"|NCCL built in|required CUDA|accelerator device when none|cuda.is_available\(\) is False|dummy base class Event"
 )
 """Parts of torch's errors about a GPU that is not there."""
 

@@ -1,5 +1,6 @@
 """The headline of a failed run's message, and what to do next, for each kind of fault."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from ...errors import grouped, who
@@ -37,6 +38,11 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
     advice = "find the cause, in that line or before it, and run the cell again."
     if report.raised.source_line is None:
         advice = "no line of yours raised this. Look at what your code returned or passed on, and run the cell again."
+    if len(same) < world_size and re.search(r'device_mesh\.py", line \d+, in get_group', report.raised.traceback):
+        advice = (
+            f"look whether the mesh has fewer ranks than the world: {who(same)} may not be in it. Make it of all "
+            "ranks, or leave out what uses it where mesh.get_coordinate() is None."
+        )
     return headline, advice_for(report.raised.message) or advice
 
 
@@ -165,6 +171,12 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         advice = (
             "a parameter got a gradient on some ranks only, as in a module that a rank skips. Let every rank use the "
             "module, also with zeros, or call set_reduce_scatter_unused_params(True) on the model (torch 2.13)."
+        )
+    if fault.detail == "number of elements" and any(call.inside in ("full_tensor", "redistribute") for call in calls):
+        advice = (
+            "if DTensor.from_local made this DTensor: its parts must be those of torch.chunk, and if these differ in "
+            "size, from_local needs shape= and stride= of the whole. Without them, each rank takes all parts to be as "
+            f"large as its own. If it did not: {advice}"
         )
     if fault.detail == "shape" and calls[0].op in ("all_gather", "gather", "scatter"):
         advice = (

@@ -1,7 +1,10 @@
 """The ranks' histories of collectives, compared: where their lines first differ, and how often each was called."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+
+import torch.distributed as dist
 
 from ...errors import grouped, who
 from ..collectives.call import Call
@@ -13,6 +16,9 @@ Histories = dict[int, list[Call]]
 
 _OTHERS = ("send", "recv", "new_group", "init_process_group")
 """What is matched by peer, by name or for itself, and not by its number among a rank's calls."""
+
+_JOIN = re.compile(r"with\b.*\b[jJ]oin\w*\(")
+"""The line at whose end torch's Join repeats the calls of models and optimizers."""
 
 
 def first_difference(fault: Fault, calls: Sequence[Sequence[Call]]) -> str:
@@ -41,6 +47,18 @@ def _first_difference(histories: Histories, at_fault: set[int]) -> str:
             shown = "; ".join(f"{who(ranks)} {line}" for ranks, line in grouped(lines))
             return f"the lines first differ at {together[0].name}: {shown}"
     return ""
+
+
+def own_in_join(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[list[Call], list[Call]]:
+    """Return the first collectives that the program itself called on some ranks while others had reached the end of a
+    `with model.join():`, after the calls of these others. Both lists are empty if there are none."""
+    for histories in _in_groups(fault, calls):
+        for together in zip(*histories.values(), strict=False):
+            ended = [call for call in together if _JOIN.match(call.line.source)]
+            own = [call for call in together if call not in ended and hasattr(dist, call.inside or "-")]
+            if ended and own:
+                return ended, own
+    return [], []
 
 
 def counts(fault: Fault, calls: Sequence[Sequence[Call]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
 from .headline import DIFFERENT_LINES, SAME_CALLS, headline, in_headline, new_groups
-from .histories import counts, first_difference, groups_made
+from .histories import counts, first_difference, groups_made, own_in_join
 from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
 
@@ -66,6 +66,21 @@ def _from_histories(
         advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
     elif difference:
         advice = SAME_CALLS
+    scatters = any(call.inside == "backward" and "reduce_scatter" in call.variant for call in fault.calls.values())
+    if scatters and (fault.kind == "absent" or fault.detail == "collective"):
+        advice += (
+            " In backward, FSDP makes no reduce_scatter for frozen parameters: compare `requires_grad` on the ranks."
+        )
+    ended, own = own_in_join(fault, calls)
+    if own:
+        texts = grouped({call.rank: f"called {call.name} at {quoted(call.line)}" for call in own})
+        callers = " and ".join(f"{who(ranks)} {text}" for ranks, text in texts)
+        others = who([call.rank for call in ended])
+        difference = f"{others} had reached the end of the `with` at {ended[0].line} when {callers}"
+        advice = (
+            "call no collective of your own inside this `with`. A rank that has used up its batches repeats only the "
+            "calls of the models and optimizers that join. Call yours after the block, on every rank."
+        )
     groups = [*groups_made(fault, calls)]
     if groups:
         advice = new_groups(fault.calls.values())
@@ -82,9 +97,12 @@ def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[s
     """Yield notes on the ranks that did not stop, and on those that have a new process."""
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
+        still = "it still does is ignored, until it ends by itself"
+        if len(busy) > 1:
+            still = "they still do is ignored, until they end by themselves"
         yield (
             f"{who(busy)} could not be interrupted (a long call outside Python, or a loop that catches every "
-            "exception). What it still does is ignored, until it ends by itself."
+            f"exception). What {still}."
         )
     if replaced:
         others = "" if len(replaced) == len(reports) else "; the others kept theirs"

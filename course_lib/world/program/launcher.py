@@ -51,7 +51,7 @@ _RANDOM: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
 )
 """The random states that a fork copies: the functions that get and set each."""
 
-Runner = Callable[[int, Callable[[], None]], Run]
+Runner = Callable[[int, Callable[[], Any]], Run]
 """A function that calls a function on each of so many ranks."""
 
 
@@ -73,7 +73,7 @@ class _Started:
     environ: dict[str, str] | None
     random_states: list[Any] | None
 
-    def __call__(self) -> None:
+    def __call__(self) -> Any:
         rank: Any = interposer.current()
         if self.environ is not None:
             for name in _OF_RANKS:
@@ -91,6 +91,13 @@ class _Started:
                 (fn, args, kwargs), main = unpack_with_main(call)
                 with is_main(main):
                     fn(*numbers, *args, **kwargs)
+        return rank.value
+
+
+def _keep_value(fn: Callable[..., Any], *args: Any) -> None:
+    """Call `fn` on a rank, and keep what it returns as the rank's value."""
+    rank: Any = interposer.current()
+    rank.value = fn(*args)
 
 
 def launch(program: Program, run: Runner) -> Run:
@@ -214,8 +221,10 @@ class _Launcher:
 
         def launch_elastic(agent: Any, *args: Any) -> dict[int, Any]:
             config = agent._config
-            self._launch([(agent._entrypoint, args, {})], config.nproc_per_node, config.start_method, elastic=True)
-            return {}
+            calls: list[FunctionCall] = [(_keep_value, (agent._entrypoint, *args), {})]
+            self._launch(calls, config.nproc_per_node, config.start_method, elastic=True)
+            run = self.runs[-1]
+            return dict(zip(run._ranks, run, strict=True))
 
         return elastic_launch, "__call__", launch_elastic
 

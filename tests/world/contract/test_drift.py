@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -68,6 +69,19 @@ def test_parameters_that_drift_apart(local_world, fault: str, ddp: bool) -> None
     assert said.startswith(FAULTS[fault])
 
 
+def replicas_of_a_shard() -> None:
+    torch.manual_seed(rank())
+    net = fully_shard(nn.Linear(8, 8), mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.arange(16.0).view(2, 8)).sum().backward()
+    optimizer.step()
+
+
+def test_replicas_of_a_shard_that_drift_apart(local_world) -> None:
+    with pytest.warns(CourseWarning, match=r"parameters differ \(rank 0 \| rank 1\) after step 1"):
+        local_world(2).run(replicas_of_a_shard)
+
+
 def two_phases() -> None:
     """A warm-up of each rank, equal weights from rank 0, and then a learning rate that depends on the rank."""
     net = nn.Linear(8, 2)
@@ -119,7 +133,7 @@ def shards() -> None:
     torch.manual_seed(0)
     net = fully_shard(nn.Linear(8, 8))
     optimizer = torch.optim.Adam(net.parameters())
-    net(torch.ones(2, 8)).sum().backward()
+    net(torch.arange(16.0).view(2, 8)).sum().backward()  # the gradients of both shards are equal
     optimizer.step()
 
 

@@ -691,19 +691,32 @@ def calls_inside_a_join() -> None:
     """the ranks disagree about the number of elements in all_reduce #8: rank 0: float32 [1]; rank 1: float32 [7]
       rank 0 called all_reduce #8 at test_failures.py line _, in calls_inside_a_join:  with model.join():
       rank 1 called all_reduce #8 at test_failures.py line _, in calls_inside_a_join:  dist.all_reduce(torch.ones(7))
-      the lines first differ at all_reduce #5: rank 0 test_failures.py line _, in calls_inside_a_join:  with
-            model.join():; rank 1 test_failures.py line _, in calls_inside_a_join:  model(torch.ones(1)).backward()
-    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
-            `except` that only some ranks meet, or for a loop that is longer on some ranks. If the lines may differ:
-            find why the sizes differ: a different model, order or batch on a rank, a call that a rank skipped earlier
-            (a gradient that is None), or a size that follows the data (torch.bincount needs minlength=). If they are
-            meant to differ, pad the shorter tensors.
+      rank 0 had reached the end of the `with` at test_failures.py line _ when rank 1 called all_reduce #8 at
+            test_failures.py line _, in calls_inside_a_join:  dist.all_reduce(torch.ones(7))
+    Next: call no collective of your own inside this `with`. A rank that has used up its batches repeats only the calls
+            of the models and optimizers that join. Call yours after the block, on every rank.
     """
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     with model.join():
         for _ in range(1 + rank()):
             model(torch.ones(1)).backward()
             dist.all_reduce(torch.ones(7))
+
+
+@fails("mismatch", ranks=2)
+def calls_like_a_join() -> None:
+    """the ranks disagree about the reduction in all_reduce #18: rank 0: max; rank 1: sum
+      ranks 0, 1 called all_reduce #18 at test_failures.py line _, in calls_like_a_join:  with model.join():
+      rank 1 had reached the end of the `with` at test_failures.py line _ when rank 0 called all_reduce #16 at
+            test_failures.py line _, in calls_like_a_join:  dist.all_reduce(torch.ones(()))
+    Next: call no collective of your own inside this `with`. A rank that has used up its batches repeats only the calls
+            of the models and optimizers that join. Call yours after the block, on every rank.
+    """
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    with model.join():
+        for _ in range(4 - rank()):
+            model(torch.ones(2, 8)).sum().backward()
+            dist.all_reduce(torch.ones(()))
 
 
 @fails("mismatch", ranks=2)

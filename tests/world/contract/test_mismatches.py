@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor as dtensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -42,6 +43,38 @@ def reduce_scatter_more() -> None:
 def all_gather_more() -> None:
     more = 1 + rank() // 3
     dist.all_gather_single(torch.empty(4 * more), torch.ones(more))
+
+
+def make_a_mesh_of_some() -> None:
+    init_device_mesh("cpu", (2,)).get_group()
+
+
+def freeze_on_one_rank() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    net[0].requires_grad_(rank() != 1)
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    for _ in range(2):
+        loss = net(torch.ones(2, 4)).sum()
+        loss.backward()
+
+
+def join_parts_of_two_sizes() -> None:
+    part = torch.ones(3 - rank() // 2, 4)
+    dtensor.DTensor.from_local(part, init_device_mesh("cpu", (3,)), [dtensor.Shard(0)]).full_tensor()
+
+
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [
+        (make_a_mesh_of_some, "Next: look whether the mesh has fewer ranks than the world: rank 2 may not be in it."),
+        (freeze_on_one_rank, "FSDP makes no reduce_scatter for frozen parameters: compare `requires_grad`"),
+        (join_parts_of_two_sizes, "from_local needs shape= and stride= of the whole."),
+    ],
+)
+def test_what_a_library_leaves_unsaid_is_in_the_advice(program, advice: str) -> None:
+    assert advice in str(failure(World(3), program))
 
 
 def make_only_the_own_group() -> None:
