@@ -391,6 +391,50 @@ def test_units_used_twice_out_of_order_or_by_a_loss_aside(engine, options, model
         close(weights, dict(reference.state_dict()))
 
 
+def over_the_norm(layer) -> None:
+    layer.register_forward_pre_hook(lambda layer, args: (args[0] / layer.weight.square().sum().sqrt(),))
+
+
+def times_the_norm(layer) -> None:
+    layer.register_forward_hook(lambda layer, args, output: output * layer.weight.square().sum().sqrt())
+
+
+def over_the_norm_in_backward(layer) -> None:
+    layer.register_full_backward_hook(lambda layer, grads, _: (grads[0] / layer.weight.square().sum().sqrt(),))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "hook",
+    [over_the_norm, times_the_norm, over_the_norm_in_backward, nn.utils.spectral_norm, nn.utils.weight_norm],
+    ids=lambda hook: hook.__name__,
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # weight_norm is deprecated
+def test_hooks_that_the_model_had_before_see_a_units_parameters(engine, hook) -> None:
+    def build():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 5))
+        hook(model[2])
+        return model
+
+    def rank():
+        ours = made(engine, build())
+        for step in range(3):
+            ours.zero_grad()
+            loss_of(ours, batch(step, 0)).backward()
+            ours.step()
+        return ours.state_dict()
+
+    reference = build()
+    optimizer = SGD(reference.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(reference, batch(step, 0)).backward()
+        optimizer.step()
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("together", [True, False])
 def test_two_forwards_and_one_or_two_backwards(engine, together) -> None:
