@@ -622,6 +622,36 @@ def test_a_parameter_that_a_rank_did_not_use_is_refused_unless_ranks_exchange_wh
     assert flags == [9]  # a byte for each parameter that is trained
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_without_a_backward_is_empty_except_in_stage_1_which_says_so(engine) -> None:
+    def rank(**options):
+        ours = made(engine, nn.Linear(2, 2), **options)
+        before = ours.state_dict()
+        ours.step()
+        close(ours.state_dict(), before, rtol=0, atol=0)
+
+    if engine == "Stage1":
+        with pytest.raises(RankError, match=r"no parameter has had a gradient since zero_grad\. Call loss\.backward"):
+            world(2).run(rank)
+    else:
+        world(2).run(rank)
+    world(2).run(rank, find_unused_parameters=True)
+
+
+def test_stage_1_steps_with_a_rank_that_made_no_backward_if_ranks_exchange_what_they_used() -> None:
+    def rank(**options):
+        ours = made("Stage1", nn.Linear(2, 2), lr=1.0, **options)
+        before = ours.state_dict()["bias"]
+        if dist.get_rank() == 0:
+            ours(torch.ones(1, 2)).sum().backward()
+        ours.step()
+        return (before - ours.state_dict()["bias"]).tolist()
+
+    with pytest.raises(RankError, match=r"rank 1: no parameter has had a gradient since zero_grad\..* Make the engine"):
+        world(2).run(rank)
+    assert [*world(2).run(rank, find_unused_parameters=True)] == [[pytest.approx(0.5)] * 2] * 2
+
+
 @pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2"])
 def test_a_model_that_is_converted_after_the_engine_was_made_is_refused(engine) -> None:
     def rank() -> None:
