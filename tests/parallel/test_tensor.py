@@ -133,6 +133,22 @@ def test_the_loss_is_exact_for_large_scores_and_under_autocast(dtype, size) -> N
         assert ours == pytest.approx(whole, rel=1e-6)
 
 
+def test_tokens_masked_with_minus_infinity_have_torchs_loss_and_gradient() -> None:
+    """The first column of each rank, which a rank without the target looks up."""
+
+    def losses_and_gradients():
+        targets = torch.tensor([1, 6, 3, 5])
+        scores = torch.arange(32.0).view(4, 8).sin().index_fill(1, torch.tensor([0, 4]), -torch.inf).requires_grad_()
+        part = scores.detach().chunk(2, dim=1)[dist.get_rank()].clone().requires_grad_()
+        ours, whole = vocabulary_cross_entropy(part, targets), cross_entropy(scores, targets)
+        ours.backward()
+        whole.backward()
+        return (ours, part.grad), (whole, scores.grad.chunk(2, dim=1)[dist.get_rank()])
+
+    for ours, whole in World(2).run(losses_and_gradients):
+        torch.testing.assert_close(ours, whole)
+
+
 @pytest.mark.parametrize("targets", [[0, -100, 3, 4, -100, 1], [-100] * 6])
 def test_a_target_of_minus_100_is_left_out_of_the_loss_and_its_gradient(targets) -> None:
     def losses_and_gradients():
