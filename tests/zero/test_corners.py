@@ -491,8 +491,9 @@ def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine
         close(weights, dict(reference.state_dict()))
 
 
+@pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(engine) -> None:
+def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(engine, saved) -> None:
     def rank():
         torch.manual_seed(dist.get_rank())
         model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
@@ -500,6 +501,8 @@ def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(e
         ours = made(engine, model)
         train(ours, dist.get_rank(), range(2))
         mine = model[1].running_mean.clone()
+        if saved:
+            return mine, None, ours.state_dict()  # right after training
         ours.eval()
         with torch.no_grad():
             output = ours(batch(0, 0))
