@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from course_lib import RankError, TinyGPT, World, batch
 from course_lib.parallel import TensorParallelGPT, whole_state_dict
+from course_lib.parallel.collectives import reduce_scatter
 from course_lib.parallel.vocabulary import vocabulary_cross_entropy
 
 SIZES = {"width": 16, "layers": 3, "heads": 4, "context": 12}
@@ -173,3 +174,9 @@ def test_a_target_of_minus_100_is_left_out_of_the_loss_and_its_gradient(targets)
 def test_what_cannot_be_cut_is_refused(tied, message) -> None:
     with pytest.raises(RankError, match=message):
         World(3).run(lambda: TensorParallelGPT(TinyGPT(**SIZES, tied=tied)))
+
+
+def test_what_cannot_be_cut_into_equal_parts_is_refused() -> None:
+    told = r"rank 1: dimension 1 of \(3, 5\) cannot be cut into 2 equal parts\. Choose a size that the number of ranks"
+    with pytest.raises(RankError, match=told):
+        World(2).run(lambda: reduce_scatter(torch.ones(3, 5), 1))
