@@ -41,7 +41,7 @@ def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, group: Group = Non
     scores = scores - largest[:, None]
     total = all_reduce(scores.exp().sum(dim=1), group)
     mine, index = _among_mine(targets, scores.shape[1], group)
-    of_target = all_reduce(scores.gather(1, index[:, None])[:, 0] * mine, group)
+    of_target = all_reduce(torch.where(mine, scores.gather(1, index[:, None])[:, 0], 0), group)
     counted = targets != -100
     return torch.where(counted, total.log() - of_target, 0).sum() / counted.sum()
 

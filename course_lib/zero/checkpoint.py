@@ -12,14 +12,16 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
+from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.utils._pytree import tree_map_only
 
 from .engine import Engine
 from .optimizer_state import cut, piece_of, put, whole_groups
@@ -28,7 +30,8 @@ from .optimizer_state import cut, piece_of, put, whole_groups
 def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write the engine's state, and make it the checkpoint in `folder` once all of it is there.
 
-    Call this on every rank of the engine's process group.
+    Call this on every rank of the engine's process group. Buffers, and the extra states of modules, are the first
+    rank's.
 
     Args:
         engine: at any stage.
@@ -36,15 +39,14 @@ def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, A
         extra: numbers and texts for `load_checkpoint` to return, the same on every rank: `{"step": 100}`.
 
     Raises:
-        ValueError: `extra` contains what `torch.load` refuses with `weights_only=True`.
+        ValueError: `extra`, or a module's `get_extra_state()`, contains what `torch.load` refuses with
+            `weights_only=True`.
     """
-    torch.save(dict(extra or {}), trial := BytesIO())
-    trial.seek(0)
-    if refused := torch.serialization.get_unsafe_globals_in_checkpoint(trial):
-        raise ValueError(
-            f"extra contains a {refused[0]}, which load_checkpoint would refuse. Save numbers, texts and tensors: "
-            "float(loss) instead of a NumPy scalar, str(path) instead of a Path."
-        )
+    _check_loadable("extra", dict(extra or {}))
+    extra_states = {}
+    for name, module in _with_extra_state(engine).items():
+        extra_states[name] = tree_map_only(Tensor, lambda value: value.detach().cpu(), module.get_extra_state())
+        _check_loadable(f"the extra state of a {type(module).__name__}", extra_states[name])
     folder, ranks, group = Path(folder), engine.ranks, engine.ranks.process_group
     number = [1 + max(_numbers(folder), default=0)]
     dist.broadcast_object_list(number, group_src=0, group=group)
@@ -55,8 +57,9 @@ def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, A
         names = {param: name for name, param in engine.module.named_parameters()}
         pieces = [(names[shard.param], piece_of(engine, shard)) for shard in (*engine.shards(), *engine.frozen)]
         state = {"pieces": pieces, "buffers": buffers, "numels": _numels(engine), "extra": dict(extra or {})}
+        more = {"extra_states": extra_states, "param_groups": whole_groups(engine)}
         with (path / f"{ranks.rank}.pt").open("wb") as stream:
-            torch.save(state | {"param_groups": whole_groups(engine)}, stream)
+            torch.save(state | more, stream)
             os.fsync(stream.fileno())
     dist.barrier(group=group)
     if dist.get_rank(group) == 0:
@@ -79,7 +82,7 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
         ValueError: it is of another model, or its optimizer has other groups.
     """
     latest = Path(folder) / "latest"
-    files = latest.with_name(latest.read_text(encoding="utf-8")).glob("*.pt")
+    files = sorted(latest.with_name(latest.read_text(encoding="utf-8")).glob("*.pt"))  # the first is 0.pt
     saved = [torch.load(file, mmap=True, weights_only=True) for file in files]
     theirs, ours = saved[0]["numels"], _numels(engine)
     if differing := sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)):
@@ -96,6 +99,9 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
     put(engine, mine, saved[0]["param_groups"])
     for name, buffer in _buffers(engine).items():
         buffer.copy_(saved[0]["buffers"][name])
+    for name, module in _with_extra_state(engine).items():
+        if name in saved[0].get("extra_states", {}):
+            module.set_extra_state(deepcopy(saved[0]["extra_states"][name]))  # the file may be removed
     engine.gather_parameters()
     extra: dict[str, Any] = saved[0]["extra"]
     return extra
@@ -109,9 +115,28 @@ def _buffers(engine: Engine) -> dict[str, Tensor]:
     """Return the model's own buffers, as far as they belong to its state."""
     engine.share_buffers()
     state = engine.module.state_dict(keep_vars=True)
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}  # an extra state may be one
     return {
-        key: value for key, value in state.items() if isinstance(value, Tensor) and not isinstance(value, Parameter)
+        key: value
+        for key, value in tensors.items()
+        if not isinstance(value, Parameter) and key.rpartition(".")[2] != "_extra_state"
     }
+
+
+def _with_extra_state(engine: Engine) -> dict[str, nn.Module]:
+    """Return the modules that keep a state besides parameters and buffers."""
+    modules = engine.module.named_modules()
+    return {name: module for name, module in modules if type(module).get_extra_state is not nn.Module.get_extra_state}
+
+
+def _check_loadable(what: str, value: Any) -> None:
+    torch.save(value, trial := BytesIO())
+    trial.seek(0)
+    if refused := torch.serialization.get_unsafe_globals_in_checkpoint(trial):
+        raise ValueError(
+            f"{what} contains a {refused[0]}, which load_checkpoint would refuse. Save numbers, texts and tensors: "
+            "float(loss) instead of a NumPy scalar, str(path) instead of a Path."
+        )
 
 
 def _numbers(folder: Path) -> list[int]:

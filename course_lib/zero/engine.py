@@ -167,12 +167,14 @@ class Engine(nn.Module):
                 bucket.used |= {param} if flag else set()
         elif missing := [p for bucket, p in params if p.requires_grad and p not in bucket.used]:
             names = [name for name, param in self.module.named_parameters() if param in set(missing)]
+            more = f" and {len(names) - 3} more" if names[3:] else ""
+            what = f"backward gave no gradient to {', '.join(names[:3])}{more}"
+            if not any(bucket.used for bucket in self.buckets):
+                what = "no parameter has had a gradient since zero_grad. Call loss.backward() before step"
             raise ValueError(
-                f"rank {dist.get_rank()}: backward gave no gradient to {', '.join(names[:3])}"
-                f"{f' and {len(names) - 3} more' if names[3:] else ''}. Other ranks may have used what this rank "
-                "did not, or the backward was torch.autograd.grad. Make the engine with find_unused_parameters=True: "
-                "then ranks exchange which parameters they used. If no rank ever uses them, freeze them before: "
-                "param.requires_grad = False."
+                f"rank {dist.get_rank()}: {what}. Other ranks may have used what this rank did not, or the backward "
+                "was torch.autograd.grad. Make the engine with find_unused_parameters=True: then ranks exchange which "
+                "parameters they used. If no rank ever uses them, freeze them before: param.requires_grad = False."
             )
         for bucket in self.buckets:
             bucket.show_grads()

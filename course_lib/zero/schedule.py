@@ -43,7 +43,8 @@ class Units:
         for number, (module, params) in enumerate(by_unit.items()):
             ranks.share(materialize(module, params, others=() if number else inner))
             self.units.append(Unit(number, params, ranks))
-            module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
+            # First of the pre-hooks, last of the forward hooks: those that the model has may use its parameters.
+            module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]), prepend=True)
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))
         self._prefetch, self._reduce, self._finish = prefetch, weakly(reduce), weakly(finish)
         self._in_backward = False

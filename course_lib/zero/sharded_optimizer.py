@@ -85,7 +85,7 @@ class ShardedOptimizer(Optimizer):
         self._owner.update(zip(group["params"], owners, strict=True))
         if hasattr(self, "optim"):  # not yet, while Optimizer.__init__ adds the first groups
             self.optim.add_param_group(self._owned(group))
-            _copy_options(self.optim.param_groups, self.param_groups)
+            _copy_options(self.optim.param_groups[-1:], [group])  # earlier ones: a scheduler may have changed ours
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Update every parameter, each on its owner, and bring all ranks up to date.

@@ -85,6 +85,27 @@ def test_every_stage_goes_with_tensor_parallel(stage) -> None:
         same(ours, history)
 
 
+@pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1, zero.Stage2, zero.Stage3])
+def test_a_backward_after_clipping_adds_to_what_was_clipped(stage) -> None:
+    whole = model()
+    for number in range(2):
+        inputs, targets = batch(number, 8, 12)
+        cross_entropy(whole(inputs).flatten(0, 1), targets.flatten()).backward()
+        if number == 0:
+            torch.nn.utils.clip_grad_norm_(whole.parameters(), MAX_NORM)
+    norm = torch.nn.utils.get_total_norm([param.grad for param in whole.parameters()]).item()
+
+    def norm_of_both():
+        mesh, engine = engine_on((2, 2), stage)
+        for number in range(2):
+            inputs, targets = (x.chunk(2)[mesh.get_local_rank("data")] for x in batch(number, 8, 12))
+            engine.module.loss_of(engine(inputs), targets).backward()
+            before = clip_grad_norm_(engine, MAX_NORM, mesh.get_group("tensor"))
+        return before.item()
+
+    assert [*World(4).run(norm_of_both)] == pytest.approx([norm] * 4, rel=1e-8)
+
+
 def saved(shape):
     mesh, engine = engine_on(shape)
     train(mesh, engine, range(2))

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from course_lib import RankError, TinyGPT, World, batch
 from course_lib.parallel import TensorParallelGPT, whole_state_dict
+from course_lib.parallel.collectives import reduce_scatter
 from course_lib.parallel.vocabulary import vocabulary_cross_entropy
 
 SIZES = {"width": 16, "layers": 3, "heads": 4, "context": 12}
@@ -133,6 +134,22 @@ def test_the_loss_is_exact_for_large_scores_and_under_autocast(dtype, size) -> N
         assert ours == pytest.approx(whole, rel=1e-6)
 
 
+def test_tokens_masked_with_minus_infinity_have_torchs_loss_and_gradient() -> None:
+    """The first column of each rank, which a rank without the target looks up."""
+
+    def losses_and_gradients():
+        targets = torch.tensor([1, 6, 3, 5])
+        scores = torch.arange(32.0).view(4, 8).sin().index_fill(1, torch.tensor([0, 4]), -torch.inf).requires_grad_()
+        part = scores.detach().chunk(2, dim=1)[dist.get_rank()].clone().requires_grad_()
+        ours, whole = vocabulary_cross_entropy(part, targets), cross_entropy(scores, targets)
+        ours.backward()
+        whole.backward()
+        return (ours, part.grad), (whole, scores.grad.chunk(2, dim=1)[dist.get_rank()])
+
+    for ours, whole in World(2).run(losses_and_gradients):
+        torch.testing.assert_close(ours, whole)
+
+
 @pytest.mark.parametrize("targets", [[0, -100, 3, 4, -100, 1], [-100] * 6])
 def test_a_target_of_minus_100_is_left_out_of_the_loss_and_its_gradient(targets) -> None:
     def losses_and_gradients():
@@ -157,3 +174,9 @@ def test_a_target_of_minus_100_is_left_out_of_the_loss_and_its_gradient(targets)
 def test_what_cannot_be_cut_is_refused(tied, message) -> None:
     with pytest.raises(RankError, match=message):
         World(3).run(lambda: TensorParallelGPT(TinyGPT(**SIZES, tied=tied)))
+
+
+def test_what_cannot_be_cut_into_equal_parts_is_refused() -> None:
+    told = r"rank 1: dimension 1 of \(3, 5\) cannot be cut into 2 equal parts\. Choose a size that the number of ranks"
+    with pytest.raises(RankError, match=told):
+        World(2).run(lambda: reduce_scatter(torch.ones(3, 5), 1))

@@ -107,6 +107,43 @@ def test_a_bf16_model_is_saved_with_all_32_bits(engine, tmp_path) -> None:
     assert any((master != master.bfloat16().float()).any() for master in masters)
 
 
+class WithExtraState(torch.nn.Linear):
+    """Keeps what is neither a parameter nor a buffer, and gives it to `state_dict` in the form that `pack` chooses."""
+
+    def __init__(self, seen, pack=torch.tensor) -> None:
+        super().__init__(2, 2)
+        self.seen, self.pack = seen, pack
+
+    def get_extra_state(self):
+        return self.pack(self.seen)
+
+    def set_extra_state(self, state) -> None:
+        self.seen = state.tolist() if isinstance(state, torch.Tensor) else state
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("pack", [torch.tensor, list], ids=["tensor", "list"])
+def test_what_modules_give_as_extra_state_is_loaded_too(engine, pack, tmp_path) -> None:
+    def rank(resume):
+        seen = [0, 0] if resume else [3 + 10 * dist.get_rank(), 4]
+        model = torch.nn.Sequential(WithExtraState(seen, pack), WithExtraState([*seen, 5], pack))
+        made = getattr(zero, engine)(model, SGD, lr=0.1)
+        zero.load_checkpoint(made, tmp_path) if resume else zero.save_checkpoint(made, tmp_path)
+        return model[0].seen, model[1].seen
+
+    world(2).run(rank, False)
+    assert [*world(3).run(rank, True)] == [([3, 4], [3, 4, 5])] * 3
+
+
+def test_an_extra_state_that_could_not_be_loaded_again_is_not_saved(tmp_path) -> None:
+    def save() -> None:
+        model = torch.nn.Sequential(WithExtraState(tmp_path, pack=lambda path: path))
+        zero.save_checkpoint(zero.Stage2(model, SGD), tmp_path)
+
+    with pytest.raises(RankError, match=r"extra state of a WithExtraState contains a pathlib.* would refuse"):
+        world(2).run(save)
+
+
 # -- never half of one -------------------------------------------------------------------------------------------------
 
 

@@ -276,6 +276,30 @@ def test_a_schedule_is_followed() -> None:
         assert ours == plain and lr == 0.01 / 32
 
 
+def test_a_group_added_later_leaves_the_others_where_the_schedule_is() -> None:
+    """Gradual unfreezing: a layer more in each epoch, while ExponentialLR halves the learning rates."""
+
+    def rank():
+        outcome = []
+        for make in (lambda params: ShardedOptimizer(params, SGD, lr=1.0), lambda params: SGD(params, lr=1.0)):
+            layers = [nn.Parameter(torch.tensor([8.0, 9.0])) for _ in range(3)]
+            optimizer, history = make(layers[:1]), []
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            for layer in (*layers[1:], None):
+                for param in layers:
+                    param.grad = torch.ones(2)
+                optimizer.step()
+                schedule.step()
+                if layer is not None:
+                    optimizer.add_param_group({"params": [layer], "lr": 0.25})
+                history.append([group["lr"] for group in optimizer.param_groups])
+            outcome.append((history, [layer.tolist() for layer in layers]))
+        return outcome
+
+    for ours, plain in world(2).run(rank):
+        assert ours == plain and ours[0] == [[0.5, 0.25], [0.25, 0.125, 0.25], [0.125, 0.0625, 0.125]]
+
+
 def test_a_frozen_parameter_is_neither_decayed_nor_sent() -> None:
     def rank():
         frozen, weight = nn.Parameter(torch.ones(6), requires_grad=False), nn.Parameter(torch.ones(2))

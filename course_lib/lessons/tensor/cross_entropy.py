@@ -55,14 +55,16 @@ exercise = Exercise("tensor.cross_entropy", title="A loss without the scores", d
     total = all_reduce(...)
     index = targets - ...
     mine = ...
-    of_target = all_reduce(scores.gather(1, torch.where(mine, index, 0)[:, None])[:, 0] * ...)
+    found = scores.gather(1, torch.where(mine, index, 0)[:, None])[:, 0]
+    of_target = all_reduce(...)
     return (... - ...).mean()
     ```
     """, explanation="""
     The scores are often the largest activation: 4,096 tokens and a vocabulary of 128,000 are 2.1 GB in fp32. Three
     numbers for each token travel instead. Each rank must subtract the same largest score: otherwise the ranks' sums are
-    scaled differently, and cannot be added. The gradient is softmax minus 1 at the target, and each rank
-    computes its own part of it.
+    scaled differently, and cannot be added. If a token is masked, its score is minus infinity: times `mine` it would be
+    NaN, and `torch.where` leaves it out. The gradient is softmax minus 1 at the target, and each rank computes its own
+    part of it.
     """)
 
 
@@ -81,7 +83,8 @@ def cross_entropy(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     total = all_reduce(scores.exp().sum(1))
     index = targets - dist.get_rank() * scores.shape[1]
     mine = (index >= 0) & (index < scores.shape[1])
-    of_target = all_reduce(scores.gather(1, torch.where(mine, index, 0)[:, None])[:, 0] * mine)
+    found = scores.gather(1, torch.where(mine, index, 0)[:, None])[:, 0]
+    of_target = all_reduce(torch.where(mine, found, 0))
     return (total.log() - of_target).mean()
 
 
@@ -118,24 +121,22 @@ exercise.edit("own-sum", {"all_reduce(scores.exp().sum(1))": "scores.exp().sum(1
     You divide by the sum over this rank's part of the vocabulary. Next: sum over ranks before you take the log.
     """)
 
-exercise.edit("own-target", {"all_reduce(scores.gather(1, torch.where(mine, index, 0)[:, None])[:, 0] * mine)":
-    "scores.gather(1, torch.where(mine, index, 0)[:, None])[:, 0] * mine"}, """
+exercise.edit("own-target", {"all_reduce(torch.where(mine, found, 0))": "torch.where(mine, found, 0)"}, """
     Only the rank with the target subtracts its score, so the ranks have different losses.
     Next: bring the score to all ranks: sum it with `all_reduce`; all other ranks add 0.
     """)
 
-exercise.edit("target-not-masked", {"[:, 0] * mine": "[:, 0]"}, """
-    A rank that does not have the target adds the score of its first token. Next: add 0 there: multiply by `mine`.
+exercise.edit("target-not-masked", {"torch.where(mine, found, 0)": "found"}, """
+    A rank that does not have the target adds the score of its first token. Next: add 0 there, with `mine`.
     """)
 
 exercise.edit("clamped-not-masked", {"torch.where(mine, index, 0)": "index.clamp(0, scores.shape[1] - 1)",
-    "[:, 0] * mine": "[:, 0]"}, """
-    A rank that does not have the target adds the score of its first or its last token. Next: add 0 there: multiply by
-    `mine`.
+    "torch.where(mine, found, 0)": "found"}, """
+    A rank that does not have the target adds the score of its first or its last token. Next: add 0 there, with `mine`.
     """)
 
 exercise.edit("own-largest-added", {MAXIMUM: "", "of_target).mean()": "of_target).mean() + largest.mean()",
-    "all_reduce(scores.gather(1, torch": "all_reduce((scores + largest[:, None]).gather(1, torch"}, """
+    "found = scores": "found = (scores + largest[:, None])"}, """
     Each rank subtracts its own largest score inside exp, so the ranks' sums are scaled differently and cannot be added,
     and each adds a different score at the end. Next: take the largest score over all ranks.
     """)
