@@ -59,7 +59,9 @@ def _first_fault(runs: Runs, case: Case) -> Mistake | None:
     exercise, trial = runs.exercise, runs.trial(case)
     part, yours = _first_wrong(trial, trial.yours), _nameless(_words(runs.solution), runs.solution)
     found: list[Mistake] = []
-    for fault in exercise.faults if part is not None else ():
+    if part is None or len(exercise.faults) < 3:  # two are a pair
+        return None
+    for fault in exercise.faults:
         left, mended = (
             all(_contains(yours, text, exercise.reference) for text in texts if text)
             for texts in (fault.edits.values(), fault.edits)
