@@ -553,6 +553,17 @@ def test_gradients_of_each_sample_can_be_taken_on_a_measured_rank() -> None:
     assert run.memory[0].peak_bytes >= run.memory[0].marks["after them"].current_bytes + 400  # it is looked at again
 
 
+def test_vjp_calls_back_on_a_measured_rank() -> None:
+    def program() -> list[float]:
+        x, found = torch.ones(3), []
+        for fn in (lambda x: x / 2, lambda x: x * 2, lambda x: 1 / x):
+            y, back = torch.func.vjp(fn, x)
+            found.append(back(torch.ones_like(y))[0].sum().item())
+        return found
+
+    assert list(World(2).run(program)) == [[1.5, 6.0, -3.0]] * 2
+
+
 # Tensors and functions of other kinds
 
 

@@ -84,6 +84,7 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     # Python.
     yield eager_transforms, "grad_increment_nesting", unwatched_inside(eager_transforms.grad_increment_nesting)
     yield eager_transforms, "jvp_increment_nesting", unwatched_inside(eager_transforms.jvp_increment_nesting)
+    yield eager_transforms, "_autograd_grad", unwatched(eager_transforms._autograd_grad)  # of vjp, after the nesting
     yield vmap, "vmap_increment_nesting", unwatched_inside(vmap.vmap_increment_nesting)
     yield from arithmetic_stand_ins()
 
