@@ -22,13 +22,15 @@ def draw(rng: random.Random, number: int) -> Case:
         data = batches([4] * 5, width, seed + rank)
         if rank == odd:
             data[2] = (data[2][0], 7 + data[2][1])  # a broken sample
-        if number > 0:  # on each rank two high losses, the first just below the limit
+        if number > 0:  # on each rank two high losses, the first just below or above the limit
             with torch.no_grad():
-                data[0] = (data[0][0], 29.5**0.5 + make_mlp(width, seed)(data[0][0]))
+                just_above = number == 3 and rank == odd
+                data[0] = (data[0][0], (30.5 if just_above else 29.5) ** 0.5 + make_mlp(width, seed)(data[0][0]))
             data[3] = (data[3][0], 3.5 + data[3][1])
         return make_mlp(width, seed), data
 
-    return Case(world_size=world_size, args=args, what=f"batch 2 of rank {odd} is broken")
+    what = f"batch 2 of rank {odd} is broken" + ", the loss of its batch 0 is just above 30" * (number == 3)
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str, Any]:
@@ -138,6 +140,11 @@ exercise.edit("by-the-mean", {"dist.all_reduce(worst, dist.ReduceOp.MAX)":
     "dist.all_reduce(worst)\nworst /= dist.get_world_size()"}, """
     Your ranks decide by the mean of their losses, which hides one that is far too high.
     Next: take the largest loss of all ranks.
+    """)
+
+exercise.edit("limit-too-high", {"worst > 30": "worst > 31"}, """
+    Your ranks make a step though a loss is above 30, if it is only a little above. Next: compare the largest loss of
+    all ranks with 30.
     """)
 
 exercise.edit("only-if-all", {"ReduceOp.MAX": "ReduceOp.MIN"}, """

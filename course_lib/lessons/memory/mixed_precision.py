@@ -115,6 +115,21 @@ exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)"
     because its block is not full. In one full block, rounding does it: an element has only a fraction of a scale.
     Next: measure matrices whose numbers of elements are multiples of 256, and divide without rounding.""")
 
+NOT_FULL = """
+    Your matrices do not fill whole blocks: neither 100 * 100 nor 1000 * 1000 is a multiple of 256. The last block has
+    all its scales for a part of 256 elements. Next: measure matrices whose numbers of elements are multiples of 256.
+    """
+
+exercise.edit("sides-of-1000", {"kept(256, 256), kept(64, 1024), kept(512, 512)":
+    "kept(1000, 1000), kept(500, 2000), kept(2000, 2000)", "64 + 1024 - 512": "500 + 2000 - 2000",
+    "square - 512 * line": "square - 2000 * line", "512 * 512 - 256 * 256": "2000 * 2000 - 1000 * 1000",
+    "square - 256 * 256 * element - 512 * line": "square - 1000 * 1000 * element - 2000 * line"}, NOT_FULL)
+
+exercise.edit("sides-of-100", {"kept(256, 256), kept(64, 1024), kept(512, 512)":
+    "kept(100, 100), kept(50, 200), kept(200, 200)", "64 + 1024 - 512": "50 + 200 - 200",
+    "square - 512 * line": "square - 200 * line", "512 * 512 - 256 * 256": "200 * 200 - 100 * 100",
+    "square - 256 * 256 * element - 512 * line": "square - 100 * 100 * element - 200 * line"}, NOT_FULL)
+
 exercise.edit("rounded-down", {"line) / (512": "line) // (512"}, """
     Your width of an element is a whole number. A scale is shared by 256 elements, so each element has a fraction of its
     bytes. Next: divide without rounding.""")

@@ -1,11 +1,12 @@
 """Repair: a collective that not every rank calls."""
 
 import random
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise, whole_numbers
+from ...exercises import Case, Exercise, Solution, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -22,7 +23,13 @@ def draw(rng: random.Random, number: int) -> Case:
     )
 
 
-exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls", draw=draw, task="""
+def one_number(solution: Solution, losses: torch.Tensor) -> Any:
+    """Return the mean; a tensor of shape [1] is one number, too."""
+    mean = solution(losses)
+    return mean.reshape(()) if isinstance(mean, torch.Tensor) and mean.numel() == 1 else mean
+
+
+exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls", draw=draw, trial=one_number, task="""
     Each rank has some `losses`. The number of losses differs from rank to rank, and a rank may have none. Every rank
     returns the mean of all losses. In the program below, some ranks skip calls in which the other ranks wait: there are
     two such places. Repair them.""", hints="""
@@ -140,3 +147,11 @@ def gathers_first(losses: torch.Tensor) -> torch.Tensor:
     everyones: list[list[float]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyones, losses.tolist())
     return torch.tensor([loss for losses_of_rank in everyones for loss in losses_of_rank]).mean()
+
+
+@exercise.variant
+def sums_of_shape_one(losses: torch.Tensor) -> torch.Tensor:
+    total_and_count = torch.stack([losses.sum(), torch.tensor(float(losses.numel()))])
+    dist.all_reduce(total_and_count)
+    total, count = total_and_count.split(1)
+    return total / count

@@ -1,7 +1,7 @@
 """The whole step of ZeRO-1: reduce-scatter, update one shard, all-gather."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...exercises import Case, Exercise, Solution, draw_world_size, holds_no_more, sends_no_more
+from ...exercises import Case, Exercise, Finding, Solution, Trial, draw_world_size, holds_no_more, sends_no_more
 from ...meter import mark
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters
 from .flatten import flatten
@@ -54,14 +54,33 @@ def parameters_afterwards(
     return {"the parameters": list(params), "flat_param": values, "the parameters' requires_grad": trainable}
 
 
+def keeps_two_shards_at_most(trial: Trial) -> Iterator[Finding]:
+    """Between steps, allow two tensors of a shard's size besides what the reference keeps, and no more."""
+    yours, expected = (
+        [memory.marks["after step()"].by_category for memory in run.memory] for run in (trial.yours, trial.expected)
+    )
+    for rank, (kept, needed) in enumerate(zip(yours, expected, strict=True)):
+        shard_bytes = needed["parameters"] // len(expected)
+        more = sum(kept[kind] - needed[kind] for kind in ("communication", "other"))
+        if more > 2 * shard_bytes:
+            yield Finding(
+                observed=f"after step(), {trial.who([rank])} still holds {more:,} bytes of buffers. A shard has "
+                f"{shard_bytes:,} bytes.",
+                action="Make tensors of the model's size inside the step, so that they are freed when it returns.",
+            )
+            return
+
+
 exercise = Exercise("zero1.zero1_step", title="The whole step", draw=draw, trial=parameters_afterwards,
     inputs_matter=False, measured=True, case_count=4, rules=[
         holds_no_more("optimizer", "after step()"),
         sends_no_more("one reduce-scatter of the gradients, one all-gather of the parameters"),
+        keeps_two_shards_at_most,
     ], task="""
     Make an optimizer for this rank's shard of `flat_param`, and return a function that makes a step. The step averages
     the gradients over ranks with a reduce-scatter, so that this rank gets only the average of its shard; updates the
-    shard; and all-gathers the shards of all ranks into `flat_param`. Send no more than these two calls do.
+    shard; and all-gathers the shards of all ranks into `flat_param`. Send no more than these two calls do, and keep
+    no buffer of the model's size between steps.
     """, hints="""
     This rank updates one shard. Which gradients does it need for the update, and from which ranks?
 
@@ -105,7 +124,8 @@ def make_zero1_step(
     `world_size` equal shards, and makes an optimizer for its shard: `make_optimizer([shard])`.
     Gradients differ from rank to rank, and a gradient that is None counts as zeros. A step
     averages them, updates the rank's shard, and brings all shards into `flat_param`.
-    Send no more than one reduce-scatter and one all-gather do.
+    Send no more than one reduce-scatter and one all-gather do, and keep no buffer of the model's size
+    between steps.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     param_shard = nn.Parameter(flat_param.view(world_size, -1)[rank])  # a view: it has no memory of its own
@@ -186,6 +206,11 @@ exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "",
     "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """
     You add to the gradient of the step before, so each step uses the gradients of all earlier steps, too.
     Next: begin each step with zeros.""")
+
+exercise.edit("keeps-the-flat-gradient", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
+    "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:"}, """
+    The numbers are right. But between steps each rank keeps a flat gradient, which is as large as the model.
+    Next: make it inside `step`, so that it is freed when `step` returns.""")
 
 GAPS = """
     A parameter without a gradient leaves no gap in your flat gradient. Everything after it moves up, and is added to

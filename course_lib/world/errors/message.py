@@ -67,7 +67,7 @@ def _from_histories(
     elif difference:
         advice = SAME_CALLS
     scatters = any(call.inside == "backward" and "reduce_scatter" in call.variant for call in fault.calls.values())
-    if scatters and (fault.kind == "absent" or fault.detail == "collective"):
+    if scatters and not difference and (fault.kind == "absent" or fault.detail == "collective"):
         advice += (
             " In backward, FSDP makes no reduce_scatter for frozen parameters: compare `requires_grad` on the ranks."
         )

@@ -60,6 +60,16 @@ def freeze_on_one_rank() -> None:
         loss.backward()
 
 
+def skip_a_layer() -> None:
+    first, second = (fully_shard(torch.nn.Linear(4, 4)) for _ in range(2))
+    for step in range(2):
+        hidden = torch.ones(2, 4)
+        if step == 0 or rank() != 1:
+            hidden = first(hidden)
+        loss = second(hidden).sum()
+        loss.backward()
+
+
 def join_parts_of_two_sizes() -> None:
     part = torch.ones(3 - rank() // 2, 4)
     dtensor.DTensor.from_local(part, init_device_mesh("cpu", (3,)), [dtensor.Shard(0)]).full_tensor()
@@ -75,6 +85,13 @@ def join_parts_of_two_sizes() -> None:
 )
 def test_what_a_library_leaves_unsaid_is_in_the_advice(program, advice: str) -> None:
     assert advice in str(failure(World(3), program))
+
+
+def test_frozen_parameters_are_no_advice_where_lines_differ_earlier() -> None:
+    message = str(failure(World(3), skip_a_layer))
+    assert "the lines first differ at all_gather_single #" in message
+    assert "reduce_scatter_single" in message
+    assert "requires_grad" not in message
 
 
 def make_only_the_own_group() -> None:
