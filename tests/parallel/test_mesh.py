@@ -1,9 +1,12 @@
 """A stage of ZeRO on one axis and tensor parallel on the other train as one process does."""
 
+import copy
+
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
 
 from course_lib import RankError, TinyGPT, World, batch, zero
 from course_lib.parallel import (
@@ -123,6 +126,24 @@ def test_other_meshes_load_the_model() -> None:
     for ranks, shape in (2, (1, 2)), (4, (4, 1)), (1, (1, 1)):
         for ours in World(ranks).run(loaded, shape, state):
             torch.testing.assert_close(dict(ours), dict(state), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cut: AveragedModel(cut).module], ids=["deepcopy", "average"])
+def test_a_copy_of_a_model_has_the_parts_that_are_cut(copied) -> None:
+    """A deep copy of a parameter lost which dimension was cut: a rank returned its part as the whole."""
+    expected = alone(range(1))[0][0][1]
+
+    def state_and_norm():
+        cut = copied(TensorParallelGPT(model()))
+        groups = [torch.distributed.new_group([rank]) for rank in range(2)]
+        engine = zero.Stage2(cut, torch.optim.AdamW, groups[torch.distributed.get_rank()])
+        inputs, targets = batch(0, 8, 12)
+        cut.loss_of(engine(inputs), targets).backward()
+        return whole_state_dict(cut), clip_grad_norm_(engine, MAX_NORM).item()
+
+    for state, norm in World(2).run(state_and_norm):
+        torch.testing.assert_close(dict(state), dict(model().state_dict()), rtol=0, atol=0)
+        assert norm == pytest.approx(expected, rel=1e-8)
 
 
 def saved_in_files(folder, of_group):
