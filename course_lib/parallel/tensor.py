@@ -32,6 +32,9 @@ class TensorParallel(nn.Module):
         sequence_parallel: whether a rank has only its part of the sequence outside the pairs of matrices.
     """
 
+    differs_by_rank = True
+    """The ranks of `group` have different parameters. An engine of `zero` over these ranks is refused."""
+
     def __init__(self, group: Group, sequence_parallel: bool) -> None:
         super().__init__()
         self.group, self.sequence_parallel = group, sequence_parallel
