@@ -221,12 +221,16 @@ class Engine(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:  # type: ignore[override]
         """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does.
 
-        The masters of a bf16 or fp16 model get these rounded values: load the optimizer's state after this.
+        The masters of a bf16 or fp16 model get the rounded values that `state_dict` has: load the optimizer's state
+        after this.
         """
         with self.whole():
             result = self.module.load_state_dict(state_dict, strict)
+            missing = {*getattr(result, "missing_keys", ())}
+            loaded = {p for name, p in self.module.named_parameters(remove_duplicate=False) if name not in missing}
             for shard in (*self.shards(), *self.frozen):
-                shard.values.data.copy_(shard.of(shard.param.detach()))
+                if shard.param in loaded:
+                    shard.values.data.copy_(shard.of(shard.param.detach()))
         return result
 
     def optimizer_state_dict(self) -> dict[str, Any]:
