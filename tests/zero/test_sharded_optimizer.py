@@ -301,6 +301,21 @@ def test_a_group_added_later_leaves_the_others_where_the_schedule_is() -> None:
         assert ours == plain and ours[0] == [[0.5, 0.25], [0.25, 0.125, 0.25], [0.125, 0.0625, 0.125]]
 
 
+def test_a_parameter_that_is_frozen_after_backward_is_updated_on_every_rank() -> None:
+    """Its owner still has a gradient, as any optimizer has."""
+
+    def rank():
+        params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+        optimizer = ShardedOptimizer(params, SGD, lr=0.1)
+        sum(param.sum() for param in params).backward()
+        for param in params:
+            param.requires_grad = False
+        optimizer.step()
+        return [param.tolist() for param in params]
+
+    assert all(params == [pytest.approx([0.9, 0.9])] * 2 for params in world(2).run(rank))
+
+
 def test_a_frozen_parameter_is_neither_decayed_nor_sent() -> None:
     def rank():
         frozen, weight = nn.Parameter(torch.ones(6), requires_grad=False), nn.Parameter(torch.ones(2))
