@@ -33,6 +33,8 @@ class Experts(nn.Module):
     """
 
     balance: Tensor
+    differs_by_rank = True
+    """The ranks of `group` have different parameters. An engine of `zero` over these ranks is refused."""
 
     def __init__(self, width: int, count: int, top: int = 1, group: Group = None) -> None:
         super().__init__()

@@ -29,9 +29,10 @@ def clip_grad_norm_(engine: Any, max_norm: float, group: Group = None) -> Tensor
     """
     engine.average_gradients()
     shards = [shard for shard in engine.shards() if shard.values.grad is not None]
+    cut_params = {engine.module.get_parameter(name) for name in _cut_dims(engine)}
     grads: dict[bool, list[Tensor]] = {True: [], False: []}
     for shard in shards:
-        grads[hasattr(shard.param, "cut_dim")].append(shard.values.grad)
+        grads[shard.param in cut_params].append(shard.values.grad)
     # The norm of no gradients is a zero on the CPU.
     cut, whole = (torch.nn.utils.get_total_norm(each).to(engine.trained[0].device) for each in grads.values())
     squares: Tensor = engine.ranks.sum_over_shards(torch.stack([cut, whole]).square())
@@ -55,5 +56,7 @@ def load_whole_state_dict(engine: Any, state_dict: dict[str, Tensor], group: Gro
 
 
 def _cut_dims(engine: Any) -> dict[str, int]:
-    model = getattr(engine, "module", engine)
-    return {name: param.cut_dim for name, param in model.named_parameters() if hasattr(param, "cut_dim")}
+    """Return the dimension along which each parameter is cut, by its name, as tensor.py wrote it in the layers."""
+    layers = getattr(engine, "module", engine).named_modules()
+    dims = ((layer, getattr(module, "cut_dims", {})) for layer, module in layers)
+    return {f"{layer}.{name}".lstrip("."): dim for layer, names in dims for name, dim in names.items()}

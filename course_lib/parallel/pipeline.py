@@ -65,7 +65,8 @@ class Pipeline:
     Args:
         parts: this rank's parts by their numbers among all, {rank: part} without interleaving.
         schedule: this rank's actions, from schedules.py.
-        loss_fn: the mean loss of scores and targets, on the rank that has the last part.
+        loss_fn: the mean loss of scores and targets, on the rank that has the last part. A micro-batch counts by all
+            its targets, also those of -100, which `cross_entropy` leaves out of its mean.
         group: the ranks of the pipeline; all of them by default.
         backward_group: the same ranks, for gradients. With NCCL, pass one: in a single group, the two directions
             between two ranks would wait for each other, because they are not in one `batch_isend_irecv`.

@@ -32,6 +32,9 @@ class TensorParallel(nn.Module):
         sequence_parallel: whether a rank has only its part of the sequence outside the pairs of matrices.
     """
 
+    differs_by_rank = True
+    """The ranks of `group` have different parameters. An engine of `zero` over these ranks is refused."""
+
     def __init__(self, group: Group, sequence_parallel: bool) -> None:
         super().__init__()
         self.group, self.sequence_parallel = group, sequence_parallel
@@ -133,19 +136,18 @@ class TensorParallelGPT(TensorParallel):
 
 def cut_columns(layer: Layer, group: Group) -> Layer:
     """Cut the output features of a linear layer, or the tokens of an embedding: rows of the weight. In place."""
-    for name, param in layer.named_parameters():
-        setattr(layer, name, _shard(param, 0, group))
-    return layer
+    return _cut(layer, {name: 0 for name, _ in layer.named_parameters()}, group)
 
 
 def cut_rows(layer: nn.Linear, group: Group) -> nn.Linear:
     """Cut the input features of a linear layer: columns of the weight. The bias stays whole. In place."""
-    layer.weight = _shard(layer.weight, 1, group)
+    return _cut(layer, {"weight": 1}, group)
+
+
+def _cut(layer: Layer, dims: dict[str, int], group: Group) -> Layer:
+    for name, dim in dims.items():
+        param = layer.get_parameter(name)
+        values = part(param.detach(), dim, group).clone(memory_format=torch.contiguous_format)
+        setattr(layer, name, nn.Parameter(values, requires_grad=param.requires_grad))
+    layer.cut_dims = dims  # type: ignore[assignment]  # of the layer, not of a parameter, whose copies would lack it
     return layer
-
-
-def _shard(param: Tensor, dim: int, group: Group) -> nn.Parameter:
-    values = part(param.detach(), dim, group).clone(memory_format=torch.contiguous_format)
-    shard = nn.Parameter(values, requires_grad=param.requires_grad)
-    shard.cut_dim = dim  # type: ignore[attr-defined]  # mesh.py joins the shards along it
-    return shard

@@ -32,7 +32,8 @@ def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, group: Group = Non
 
     Args:
         scores: [tokens, vocab / N], this rank's part of each token's scores.
-        targets: [tokens], each of the whole vocabulary, or -100; the same on every rank.
+        targets: [tokens], each of the whole vocabulary, or -100; the same on every rank. They are not checked: torch
+            raises an IndexError for a target that is neither, and this function takes the largest score for it.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     # loss = log(sum of exp(score)) - the target's score. Three small all-reduces of [tokens] in place of the scores.

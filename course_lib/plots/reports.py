@@ -5,6 +5,7 @@ A training is a run whose ranks returned their losses, one for each step.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,12 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
         plans: plans for larger models, by name.
 
     Raises:
-        ValueError: there is no run by name, or the number of steps differs from the first run's.
+        ValueError: there is no run by name, or the number of steps differs from the first rank's or the first run's.
     """
     if not runs or not isinstance(runs, Mapping):
         kind = type(runs).__name__
         raise ValueError(f"report: no run by name in this {kind}. Give at least one, {{'one process': run}}.")
-    losses = {name: [sum(step) / len(step) for step in zip(*run, strict=True)] for name, run in runs.items()}
+    losses = {name: _averaged(name, run) for name, run in runs.items()}
     first, *others = losses
     for name in others:
         if len(losses[name]) != len(losses[first]):
@@ -71,7 +72,7 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     rows = tuple(_row(name, run, losses[name], losses[first]) for name, run in runs.items())
     planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
     canvas = Canvas()
-    apart = {name: values for name, values in losses.items() if _apart(values, losses[first]) >= EQUAL}
+    apart = {name: losses[name] for name in others if _apart(losses[name], losses[first]) >= EQUAL}
     if apart:
         canvas.title("Losses")
         lines = {first: losses[first]} | apart
@@ -82,6 +83,14 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     return Report(**vars(canvas.picture(_caption(first, apart, runs), text)), rows=rows, plans=planned)
 
 
+def _averaged(name: str, run: Any) -> list[float]:
+    for rank, losses in enumerate(run):
+        if len(losses) != len(run[0]):
+            sizes = f"rank {rank} of {name!r} returned {len(losses)} losses, and rank 0 returned {len(run[0])}"
+            raise ValueError(f"report: {sizes}. Return one loss for each step on every rank.")
+    return [sum(step) / len(step) for step in zip(*run, strict=True)]
+
+
 def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[str, ...]:
     sent = max(comm.sent_bytes for comm in run.comm) // len(losses)
     peak = fullest(run.memory).peak_bytes
@@ -89,12 +98,16 @@ def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[
 
 
 def _apart(losses: list[float], first: list[float]) -> float:
-    return max(abs(loss - other) for loss, other in zip(losses, first, strict=True))
+    """Return the largest difference: infinity where one is not a number, which `max` would pass over."""
+    differences = [abs(loss - other) for loss, other in zip(losses, first, strict=True)]
+    return max(differences) if all(map(isfinite, differences)) else inf
 
 
 def _rounded(difference: float) -> str:
     """Round up to the next power of ten: the digits of a rounding error carry no information, and machines differ."""
-    return f"below {next(bound for bound in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, float('inf')) if difference < bound):g}"
+    if difference == inf:
+        return "not finite"
+    return f"below {next(bound for bound in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, inf) if difference < bound):g}"
 
 
 def _planned(plan: Plan) -> str:

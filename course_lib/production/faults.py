@@ -12,11 +12,15 @@ Flat = Mapping[str, Any]
 AUTO = "auto"
 """The value that Hugging Face's Trainer replaces. Without the Trainer, DeepSpeed uses the default, or ignores it."""
 
+MAY_BE_NULL = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
+"""Sections that DeepSpeed takes without settings: nothing is offloaded."""
+
 
 def faults(flat: Flat, world_size: int | None) -> Iterator[str]:
     """Yield a sentence for each fault: the name, what is wrong, and what to do."""
-    for name in flat:
-        yield from _name(name)
+    for name, value in flat.items():
+        if value is not None or name not in MAY_BE_NULL:
+            yield from _name(name)
     yield from _batches(flat, world_size)
     if flat.get("bf16.enabled") is True and flat.get("fp16.enabled") is True:
         yield "bf16.enabled: fp16 is enabled as well, and a model has one of the two. Switch one off."

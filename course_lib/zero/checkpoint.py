@@ -8,6 +8,7 @@ A checkpoint counts from the moment that `latest` names it, and `latest` is repl
 written its file. If a rank is killed before that, the checkpoint before stays the latest.
 """
 
+import json
 import os
 import shutil
 from collections import defaultdict
@@ -35,12 +36,13 @@ def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, A
 
     Args:
         engine: at any stage.
-        folder: on a file system that every rank sees.
+        folder: on a file system that every rank sees. If the model is cut over other ranks, too, each engine's process
+            group needs a folder of its own: `Path("checkpoint") / str(mesh.get_local_rank("tensor"))`.
         extra: numbers and texts for `load_checkpoint` to return, the same on every rank: `{"step": 100}`.
 
     Raises:
         ValueError: `extra`, or a module's `get_extra_state()`, contains what `torch.load` refuses with
-            `weights_only=True`.
+            `weights_only=True`; or a group without a rank of this one has saved in `folder` in this run.
     """
     _check_loadable("extra", dict(extra or {}))
     extra_states = {}
@@ -48,6 +50,8 @@ def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, A
         extra_states[name] = tree_map_only(Tensor, lambda value: value.detach().cpu(), module.get_extra_state())
         _check_loadable(f"the extra state of a {type(module).__name__}", extra_states[name])
     folder, ranks, group = Path(folder), engine.ranks, engine.ranks.process_group
+    if dist.get_rank(group) == 0:
+        _check_alone(folder, dist.get_process_group_ranks(group))
     number = [1 + max(_numbers(folder), default=0)]
     dist.broadcast_object_list(number, group_src=0, group=group)
     path = folder / str(number[0])
@@ -136,6 +140,18 @@ def _check_loadable(what: str, value: Any) -> None:
         raise ValueError(
             f"{what} contains a {refused[0]}, which load_checkpoint would refuse. Save numbers, texts and tensors: "
             "float(loss) instead of a NumPy scalar, str(path) instead of a Path."
+        )
+
+
+def _check_alone(folder: Path, ranks: list[int]) -> None:
+    """Refuse a folder in which different ranks save: the store of the run, which all groups share, has its ranks."""
+    store = dist.distributed_c10d._get_default_store()
+    theirs = json.loads(store.compare_set(f"checkpoint in {folder.resolve()}", "", json.dumps(ranks)))
+    if not set(ranks) & set(theirs):
+        raise ValueError(
+            f"rank {dist.get_rank()}: ranks {ranks} save in {folder}, where ranks {theirs} have saved. Each group "
+            "would replace the files of the other. Give each group a folder of its own, such as "
+            'Path(folder) / str(mesh.get_local_rank("tensor")), and load from it.'
         )
 
 

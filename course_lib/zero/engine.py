@@ -68,7 +68,8 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, or `param_groups` are not of this model.
+        ValueError: there is nothing to train, `param_groups` are not of this model, or a module of `parallel` has
+            different parameters on these ranks.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -84,6 +85,7 @@ class Engine(nn.Module):
     def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
+        self._check_parts()
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}
         for param in model.parameters():
@@ -99,6 +101,20 @@ class Engine(nn.Module):
             raise ValueError("no parameter of the model requires a gradient: there is nothing to train.")
         ranks.share([*model.parameters(), *model.buffers()])
         self._buffers_differ = False
+
+    def _check_parts(self) -> None:
+        """Refuse to share and average different parts, such as experts: `parallel` marks modules that have some."""
+        mine = dist.get_process_group_ranks(self.ranks.process_group)
+        for module in self.module.modules():
+            if getattr(module, "differs_by_rank", False):
+                group: Any = module.group or dist.group.WORLD
+                if len(both := sorted({*mine} & {*dist.get_process_group_ranks(group)})) > 1:
+                    raise ValueError(
+                        f"rank {dist.get_rank()}: {type(module).__name__} has different parameters on ranks {both}, "
+                        "over which this engine would share and average them. Make the engine for a process group of "
+                        "ranks that have the same parts, such as the data axis of a mesh. If there is none, train "
+                        "without an engine: experts with parallel.average_gradients."
+                    )
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -205,12 +221,16 @@ class Engine(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:  # type: ignore[override]
         """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does.
 
-        The masters of a bf16 or fp16 model get these rounded values: load the optimizer's state after this.
+        The masters of a bf16 or fp16 model get the rounded values that `state_dict` has: load the optimizer's state
+        after this.
         """
         with self.whole():
             result = self.module.load_state_dict(state_dict, strict)
+            missing = {*getattr(result, "missing_keys", ())}
+            loaded = {p for name, p in self.module.named_parameters(remove_duplicate=False) if name not in missing}
             for shard in (*self.shards(), *self.frozen):
-                shard.values.data.copy_(shard.of(shard.param.detach()))
+                if shard.param in loaded:
+                    shard.values.data.copy_(shard.of(shard.param.detach()))
         return result
 
     def optimizer_state_dict(self) -> dict[str, Any]:

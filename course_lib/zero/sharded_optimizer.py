@@ -8,7 +8,8 @@ Every rank holds all Ψ parameters and all gradients, which are averaged before 
 in, such as DistributedDataParallel. In `step` each rank updates what it owns, then broadcasts it to its peers.
 
 Bytes per rank, with Adam in fp32: 4Ψ parameters + 4Ψ gradients + 8Ψ/N optimizer state, as even as whole parameters
-can be dealt out. Elements sent per step and rank: Ψ·(N−1)/N, on top of the 2Ψ·(N−1)/N of averaging the gradients.
+can be dealt out; and in `step`, until all messages have arrived, the buffers with small parameters. Elements sent per
+step and rank: Ψ·(N−1)/N, on top of the 2Ψ·(N−1)/N of averaging the gradients.
 """
 
 from collections import defaultdict
@@ -74,7 +75,7 @@ class ShardedOptimizer(Optimizer):
         self._whole: dict[int, Any] | None = None  # the state of all ranks, where it was consolidated
         super().__init__(params, defaults)
         self.optim = optimizer_class([self._owned(group) for group in self.param_groups], **defaults)
-        self.state = self.optim.state
+        self.state, self.defaults = self.optim.state, self.optim.defaults  # schedulers look for momentum in defaults
         _copy_options(self.optim.param_groups, self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

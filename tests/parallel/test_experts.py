@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
 
-from course_lib import RankError, TinyGPT, World, batch
-from course_lib.parallel import ExpertBlock, Experts, average_gradients
+from course_lib import RankError, TinyGPT, World, batch, zero
+from course_lib.parallel import ExpertBlock, Experts, TensorParallelGPT, average_gradients
 
 
 def train(top, steps=3):
@@ -66,3 +67,23 @@ def test_ranks_may_send_different_numbers_of_tokens(autocast) -> None:
 def test_a_number_of_ranks_that_does_not_divide_the_experts_is_refused() -> None:
     with pytest.raises(RankError, match="4 experts cannot be shared by 3 ranks"):
         World(3).run(Experts, 16, 4)
+
+
+@pytest.mark.parametrize("engine", [zero.DataParallel, zero.Stage1, zero.Stage2, zero.Stage3])
+@pytest.mark.parametrize("make", [lambda: ExpertBlock(16, 4, 4), lambda: TensorParallelGPT(TinyGPT())])
+def test_an_engine_over_ranks_with_different_parts_is_refused(engine, make) -> None:
+    """It gave all ranks the experts of rank 0 when it was made, and averaged gradients of different experts."""
+    told = "has different parameters on ranks .0, 1., over which this engine would share and average them. Make the"
+    with pytest.raises(RankError, match=rf"rank \d: (Experts|TensorParallelGPT) {told}"):
+        World(2).run(lambda: engine(make(), torch.optim.SGD, lr=0.1))
+
+
+def test_an_engine_over_ranks_with_the_same_experts_keeps_them() -> None:
+    def kept():
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "expert"))
+        experts = Experts(8, 4, group=mesh.get_group("expert"))
+        before = {name: param.clone() for name, param in experts.named_parameters()}
+        after = zero.Stage2(experts, torch.optim.SGD, mesh.get_group("data")).state_dict()
+        return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+    assert all(World(4).run(kept))

@@ -1,11 +1,14 @@
 """A stage of ZeRO on one axis and tensor parallel on the other train as one process does."""
 
+import copy
+
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
 
-from course_lib import TinyGPT, World, batch, zero
+from course_lib import RankError, TinyGPT, World, batch, zero
 from course_lib.parallel import (
     TensorParallelGPT,
     clip_grad_norm_,
@@ -123,3 +126,61 @@ def test_other_meshes_load_the_model() -> None:
     for ranks, shape in (2, (1, 2)), (4, (4, 1)), (1, (1, 1)):
         for ours in World(ranks).run(loaded, shape, state):
             torch.testing.assert_close(dict(ours), dict(state), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cut: AveragedModel(cut).module], ids=["deepcopy", "average"])
+def test_a_copy_of_a_model_has_the_parts_that_are_cut(copied) -> None:
+    """A deep copy of a parameter lost which dimension was cut: a rank returned its part as the whole."""
+    expected = alone(range(1))[0][0][1]
+
+    def state_and_norm():
+        cut = copied(TensorParallelGPT(model()))
+        groups = [torch.distributed.new_group([rank]) for rank in range(2)]
+        engine = zero.Stage2(cut, torch.optim.AdamW, groups[torch.distributed.get_rank()])
+        inputs, targets = batch(0, 8, 12)
+        cut.loss_of(engine(inputs), targets).backward()
+        return whole_state_dict(cut), clip_grad_norm_(engine, MAX_NORM).item()
+
+    for state, norm in World(2).run(state_and_norm):
+        torch.testing.assert_close(dict(state), dict(model().state_dict()), rtol=0, atol=0)
+        assert norm == pytest.approx(expected, rel=1e-8)
+
+
+def saved_in_files(folder, of_group):
+    mesh, engine = engine_on((2, 2))
+    folder = folder / of_group.format(mesh.get_local_rank("tensor"))
+    train(mesh, engine, range(1))
+    zero.save_checkpoint(engine, folder)
+    train(mesh, engine, range(1, 2))
+    zero.save_checkpoint(engine, folder)
+    _, other = engine_on((2, 2))
+    torch.nn.init.zeros_(next(iter(other.shards())).values)
+    zero.load_checkpoint(other, folder)
+    return [whole_state_dict(each, mesh.get_group("tensor")) for each in (engine, other)]
+
+
+def test_each_group_saves_in_its_own_folder(tmp_path) -> None:
+    for trained, loaded in World(4).run(saved_in_files, tmp_path, "{}"):
+        torch.testing.assert_close(dict(loaded), dict(trained), rtol=0, atol=0)
+
+
+def test_two_groups_that_save_in_one_folder_are_refused(tmp_path) -> None:
+    """Each wrote the files 0.pt and 1.pt, so a rank loaded the parts of a different one."""
+    message = (
+        r"rank (0|1): ranks \[(0, 2|1, 3)\] save in .*, where ranks \[(0, 2|1, 3)\] have saved.* a folder of its own"
+    )
+    with pytest.raises(RankError, match=message):
+        World(4).run(saved_in_files, tmp_path, "")
+
+
+def test_a_later_run_saves_where_other_ranks_have_saved(tmp_path) -> None:
+    def save(own) -> None:
+        groups = [torch.distributed.new_group(ranks) for ranks in own]
+        for group, ranks in zip(groups, own, strict=True):
+            if torch.distributed.get_rank() in ranks:
+                engine = zero.Stage2(torch.nn.Linear(2, 2), torch.optim.SGD, group)
+                zero.save_checkpoint(engine, tmp_path)
+
+    World(4).run(save, [[0, 1]])
+    World(4).run(save, [[2, 3], [0, 1, 2, 3]])
+    assert len([*tmp_path.glob("*/*.pt")]) == 4

@@ -1,5 +1,6 @@
 """The report that ends the course: its table, its figure, its text, and what it refuses."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,25 @@ def test_losses_are_drawn_only_where_they_differ() -> None:
     assert "Losses" not in same.svg and "Losses" in apart.svg and apart.svg.count(">sharded<") == 1  # its bar
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_losses_that_are_not_finite_differ(value) -> None:
+    """The maximum of 0 and NaN is 0 in Python, so a diverged training once had the losses of the first."""
+    for losses in ([4.0, value], [value, value]):
+        page = report({"alone": ALONE, "diverged": Training([losses], [8000]), "sharded": SHARDED})
+        assert [row[3] for row in page.rows] == ["below 0.0001", "not finite", "below 0.0001"]
+        assert page.caption.startswith("Except diverged, all trainings have the losses of 'alone'")
+        assert "Losses" in page.svg
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_first_training_that_is_not_finite_has_no_equal(value) -> None:
+    diverged = Training([[4.0, value]], [8000])
+    page = report({"diverged": diverged, "alone": ALONE, "again": diverged})
+    assert [row[3] for row in page.rows] == ["not finite"] * 3
+    assert page.caption.startswith("Except alone, again, all trainings have the losses of 'diverged'")
+    assert report({"diverged": diverged}).rows[0][2:4] == (f"{value:.3f}", "not finite")
+
+
 def test_the_caption_names_who_needs_least() -> None:
     assert "sharded needs least, 4 kB" in report({"alone": ALONE, "sharded": SHARDED}).caption
 
@@ -70,3 +90,5 @@ def test_no_training_and_other_steps_are_refused() -> None:
             report(runs)
     with pytest.raises(ValueError, match=r"'short' has 1 losses and 'alone' has 2\. Compare"):
         report({"alone": ALONE, "short": Training([[4.0]], [8000])})
+    with pytest.raises(ValueError, match=r"rank 1 of 'uneven' returned 1 losses, and rank 0 returned 2\. Return"):
+        report({"uneven": Training([[4.0, 3.0], [4.0]], [8000, 8000])})

@@ -43,6 +43,13 @@ def test_the_table_is_whole() -> None:
     } == SECTIONS
 
 
+def test_a_section_of_offload_may_be_null() -> None:
+    """As in DeepSpeed, whose default it is."""
+    assert faults(**zero(stage=3, offload_optimizer=None, offload_param=None)) == []
+    assert "offload" not in repr(explain(BATCH | zero(stage=1, offload_optimizer=None)))
+    assert faults(bf16=None) == ["bf16: a section is wanted, with settings in it. Write {...}."]
+
+
 def test_defaults_that_surprise_are_told_where_they_hold() -> None:
     assert explain(BATCH).unsaid == ("gradient_clipping",)
     assert explain(BATCH | {"gradient_clipping": 0.0}).unsaid == ()

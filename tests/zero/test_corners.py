@@ -839,3 +839,50 @@ def test_a_gradient_penalty_trains_if_ranks_exchange_which_parameters_they_used(
     if engine != "Stage1":
         with pytest.raises(RankError, match=r"or the backward was torch.autograd.grad\. Make the engine"):
             world(2).run(rank)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_values_that_are_written_to_the_shards_stay(engine, dtype) -> None:
+    """As docs/limits.md says: a critic whose weights are clamped after each step."""
+
+    def largest():
+        torch.manual_seed(0)
+        ours = made(engine, nn.Linear(5, 3).to(dtype), lr=1e-4)
+        ours(torch.ones(2, 5, dtype=dtype)).sum().backward()
+        ours.step()
+        with torch.no_grad():
+            for shard in ours.shards():
+                shard.values.clamp_(-0.01, 0.01)
+            ours.gather_parameters()
+        clamped = ours(torch.ones(2, 5, dtype=dtype)).abs().max().item()
+        ours.zero_grad()
+        ours(torch.ones(2, 5, dtype=dtype)).sum().backward()
+        ours.step()
+        return clamped, max(value.abs().max().item() for value in ours.state_dict().values())
+
+    for clamped, later in world(2).run(largest):
+        assert clamped <= 0.0605 and later < 0.011
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_masters_of_what_a_state_lacks_are_kept(engine) -> None:
+    def masters():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3))
+        model.append(nn.Linear(3, 3))[2].weight = model[1].weight
+        ours = made(engine, model.bfloat16(), lr=1e-4)
+        ours(torch.ones(2, 5, dtype=torch.bfloat16)).sum().backward()
+        ours.step()
+        read = lambda: [state["master_param"] for state in ours.optimizer_state_dict()["state"].values()]  # noqa: E731
+        before = read()
+        ours.load_state_dict({}, strict=False)
+        nothing = read()
+        ours.load_state_dict({"0.bias": torch.ones(3), "2.weight": torch.ones(3, 3)}, strict=False)
+        return before, nothing, read()
+
+    for before, nothing, later in world(2).run(masters):
+        assert any((each != each.bfloat16().float()).any() for each in before)
+        close(nothing, before, rtol=0, atol=0)
+        expected = [before[0], torch.ones(3), torch.ones(3, 3), *before[3:]]
+        close(later, expected, rtol=0, atol=0)

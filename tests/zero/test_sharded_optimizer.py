@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import OneCycleLR
 
 from course_lib import RankError
 from course_lib.zero.sharded_optimizer import ShardedOptimizer, owners_by_size
@@ -300,6 +301,21 @@ def test_a_group_added_later_leaves_the_others_where_the_schedule_is() -> None:
         assert ours == plain and ours[0] == [[0.5, 0.25], [0.25, 0.125, 0.25], [0.125, 0.0625, 0.125]]
 
 
+def test_a_parameter_that_is_frozen_after_backward_is_updated_on_every_rank() -> None:
+    """Its owner still has a gradient, as any optimizer has."""
+
+    def rank():
+        params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+        optimizer = ShardedOptimizer(params, SGD, lr=0.1)
+        sum(param.sum() for param in params).backward()
+        for param in params:
+            param.requires_grad = False
+        optimizer.step()
+        return [param.tolist() for param in params]
+
+    assert all(params == [pytest.approx([0.9, 0.9])] * 2 for params in world(2).run(rank))
+
+
 def test_a_frozen_parameter_is_neither_decayed_nor_sent() -> None:
     def rank():
         frozen, weight = nn.Parameter(torch.ones(6), requires_grad=False), nn.Parameter(torch.ones(2))
@@ -388,6 +404,27 @@ def test_state_goes_to_a_plain_optimizer_and_back(world_size) -> None:
 
     for mine, plain in world(world_size).run(rank):
         torch.testing.assert_close(mine, plain, rtol=0, atol=0)
+
+
+def test_a_schedule_that_moves_momentum_finds_it() -> None:
+    """OneCycleLR looks for `betas` or `momentum` in the optimizer's `defaults`, where only what was passed stood."""
+
+    def rank():
+        reached = []
+        for make in (lambda params: ShardedOptimizer(params, Adam, lr=0.1), lambda params: Adam(params, lr=0.1)):
+            layer = nn.Linear(2, 2)
+            nn.init.ones_(layer.weight)
+            optimizer = make(layer.parameters())
+            schedule = OneCycleLR(optimizer, 0.2, total_steps=9)
+            for _ in range(4):
+                layer.weight.grad = layer.weight.detach().clone()
+                optimizer.step()
+                schedule.step()
+            reached.append((layer.weight.detach(), optimizer.param_groups[0]["betas"], optimizer.defaults))
+        return reached
+
+    for ours, theirs in world(2).run(rank):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_loading_brings_the_options_too() -> None:
