@@ -189,7 +189,8 @@ def units(plan: Plan) -> Iterator[str]:
     found = gathered_bytes(piece, trained(piece, settings), settings.policy.parameter, settings)
     outer, layer, whole = map(size, (found[0], found[-1], sum(found)))
     gathered = f"a part at a time: a layer, {layer}, or what is outside the layers, {outer}"
-    yield f"\nStage 3 gathers {gathered}. If the whole model were one part, it would gather all {whole} at once."
+    all_of_it = "the whole model" if piece is plan.model else "this rank's piece of the model"
+    yield f"\nStage 3 gathers {gathered}. If {all_of_it} were one part, it would gather all {whole} at once."
     if known:
         kept = size(settings.tokens * activations.kept(known, settings))
         yield f"A layer keeps {kept} of a micro-batch's activations for backward. Without recomputation it makes:"
