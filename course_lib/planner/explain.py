@@ -149,6 +149,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
 def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
     """Yield sentences on how far published seconds are from those of these plans, where they are known to be far."""
     published, later = dict[str, None](), list[tuple[float, float]]()
+    seconds, steps = "Seconds", "steps"
     for plan, machine in shown:
         known, flops = plan.model.transformer, machine.fast_flops
         on_b200 = plan.settings.engine == "torch" and flops == HARDWARE["b200"].fast_flops
@@ -160,7 +161,10 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
         }
         said = [f"Published {text} the planned seconds: see docs/{page}.md." for text, (page, so) in far.items() if so]
         published |= dict.fromkeys(said)
-        if not said and machine.switch and machine.achievable == HARDWARE["h100"].achievable:
+        new_gpu = machine.switch and machine.achievable == HARDWARE["h100"].achievable
+        if new_gpu and said:
+            seconds, steps = "Other seconds", "these steps"
+        elif new_gpu:
             later.append((plan.step_seconds(replace(machine, **RATES_OF_2025)), plan.step_seconds(machine)))
     yield from published
     if later and len(shown) == 1:
@@ -170,8 +174,8 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
     elif later:
         shares = sorted(f"{new / old:.2f}" for new, old in later)
         taken = " to ".join(dict.fromkeys((shares[0], shares[-1])))
-        yield ("Seconds on H100 and newer GPUs are those of software of 2023. With that of 2025 and full power, steps "
-               f"may take {taken} times as long.")  # fmt: skip
+        yield (f"{seconds} on H100 and newer GPUs are those of software of 2023. With that of 2025 and full power, "
+               f"{steps} may take {taken} times as long.")  # fmt: skip
 
 
 def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
