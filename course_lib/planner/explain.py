@@ -72,7 +72,7 @@ def notes(plan: Plan) -> Iterator[str]:
     chunks, stages = settings.model_chunks, settings.pipeline_parallel
     for name, idle, why in (
         ("frozen", settings.frozen != "bf16" and not settings.partly_frozen,
-         "all is trained. Give lora_rank or trainable as well"),
+         "all is trained. Give lora_rank=16 or trainable=0.01 as well"),
         ("model_chunks", chunks > 1 == stages, "there is one stage. Give pipeline_parallel as well"),
         ("no_sync", settings.no_sync and settings.micro_batches == 1, "there is one micro-batch"),
         ("reshard", settings.reshard is not True and settings.stage < 3, "only stage 3 gathers parameters"),
