@@ -181,7 +181,8 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
 def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
     """Return what `COSTS` names, on this machine; errors as `Plan.timeline`."""
     seconds, short = plan.step_seconds(machine), shortage(plan, machine)[0]
-    room = f"{verdict(plan, machine)}, {size(abs(short))} {'short' if short > 0 else 'free'}"
+    known = "" if plan.model.transformer else " without activations"
+    room = f"{verdict(plan, machine)}, {size(short)} short" if short > 0 else f"fits{known}, {size(-short)} free"
     return room, duration(seconds), f"{plan.settings.tokens_per_rank / seconds:,.0f}", f"{plan.mfu(machine):.1%}"
 
 

@@ -60,6 +60,8 @@ def test_costs_are_those_of_the_plan() -> None:
     )  # fmt: skip
     small = replace(machine, memory_bytes=10**10)
     assert costs(planned, small)[0] == f"{verdict(planned, small)}, {size(planned.reserved_bytes - 10**10)} short"
+    number = plan(params=7e9, world_size=8, stage=3, offload=["optimizer", "parameters"])
+    assert costs(number, machine)[0] == "fits without activations, 79.8 GB free"
 
 
 def test_of_one_machine_it_says_what_does_not_fit() -> None:
