@@ -15,7 +15,7 @@ from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan, Settings
 from ..planner.explain import assumed, band, notes, sent
-from ..planner.spelling import SETTINGS, as_options, command, flag, flags, number, read
+from ..planner.spelling import SETTINGS, as_options, command, flags, number, option, read
 from ..planner.training.checks import PlanError
 
 
@@ -48,13 +48,14 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
     usual = {name: value for name, value in usual.items() if name not in given}
     settings = usual | {name: values[0] for name, values in given.items()}
     twice = {name: values for name, values in given.items() if len(values) > 1}
-    for option, needed in (("global_batch", "fit"), ("days", "tokens")):
-        if getattr(options, option) and not getattr(options, needed):
-            raise CourseError(f"{flag(option)} without --{needed}: nothing else reads it. Give both.")
+    for name, needed in (("global_batch", "fit"), ("days", "tokens")):
+        if getattr(options, name) and not getattr(options, needed):
+            raise CourseError(f"{option(name)} without --{needed}: nothing else reads it. Give both.")
     if options.fit and options.tokens:
         raise CourseError("--fit and --tokens: each is a search of its own. Give one of the two.")
     if twice and searches:
-        raise CourseError(f"{flag(min(twice))} twice: a search varies what you leave out. Give it once or not at all.")
+        what_twice = option(min(twice))
+        raise CourseError(f"{what_twice} twice: a search varies what you leave out. Give it once or not at all.")
     planned = None if twice or searches else planner.plan(**what, **settings)
     if not searches:
         defaults = assumed(planned.settings if planned else Settings())

@@ -74,13 +74,14 @@ def choose(
 
     All train on the same tokens in a step: where ranks share a sequence, a step has as many times the micro-batches,
     and with `global_batch` each way has the fastest micro-batch that fits. Experts stay on each rank, or are spread
-    over one node or four. Of those within 5 % of the fastest, what cuts the model least comes first, then the lowest
-    stage: it is the simplest to run. Left out is what rarely wins: matrices cut across nodes, whose bytes every layer
-    waits for; context parallelism with fewer than `LONG` tokens on a rank; stages 2 and 3 of a pipeline, which reduce
-    or gather for each micro-batch; a cut together with offload or hybrid sharding. If nothing fits, all is tried again,
-    with cuts and offload together and context parallelism of any sequence. A pipeline is interleaved in up to 8 parts,
-    of equally many layers, embedding and head counting as two or as none, if its micro-batches are a multiple of its
-    stages, as Megatron-LM asks. A single rank's stages are alike without offload: only 0 is tried.
+    over one node or four. Of those within 5 % of the fastest, what cuts the model least comes first, then what leaves
+    least to the host, then the lowest stage: it is the simplest to run. Left out is what rarely wins: matrices cut
+    across nodes, whose bytes every layer waits for; context parallelism with fewer than `LONG` tokens on a rank; stages
+    2 and 3 of a pipeline, which reduce or gather for each micro-batch; a cut together with offload or hybrid sharding.
+    If nothing fits, all is tried again, with cuts and offload together and context parallelism of any sequence. A
+    pipeline is interleaved in up to 8 parts, of equally many layers, embedding and head counting as two or as none, if
+    its micro-batches are a multiple of its stages, as Megatron-LM asks. A single rank's stages are alike without
+    offload: only 0 is tried.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -123,9 +124,10 @@ def _tried(ways: list[list[Plan]], machine: Hardware) -> tuple[list[Timed], list
 
 
 def _effort(plan: Plan) -> tuple[int, ...]:
-    """Return how much there is to run: the ranks that share a sequence, stages before matrices, and ZeRO's stage."""
-    cut = [getattr(plan.settings, name) for name in (*reversed(CUTS), "expert_parallel")]
-    return (prod(cut), *cut, plan.settings.model_chunks, plan.settings.stage)
+    """Return how much there is to run: ranks that share a sequence, stages before matrices, the host, ZeRO's stage."""
+    settings = plan.settings
+    cut = [getattr(settings, name) for name in (*reversed(CUTS), "expert_parallel")]
+    return (prod(cut), *cut, settings.model_chunks, len(settings.offload), settings.stage)
 
 
 def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
@@ -142,7 +144,7 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
             mine, theirs = (_leaving(p, machine) for p in (best, rival))
             network = f" A node sends {size(mine)} over the network in a step, there {size(theirs)}."
             reason = f"{how(rival.settings)}, is {_slower(time, fastest)}.{network if mine or theirs else ''}"
-            return f"the best that fits. The next slower way of a different stage or cut, {reason}"
+            return f"the best that fits. The next slower way of a different stage, cut or offload, {reason}"
     return "the best that fits."
 
 

@@ -72,7 +72,7 @@ def notes(plan: Plan) -> Iterator[str]:
     chunks, stages = settings.model_chunks, settings.pipeline_parallel
     for name, idle, why in (
         ("frozen", settings.frozen != "bf16" and not settings.partly_frozen,
-         "all is trained. Give lora_rank or trainable as well"),
+         "all is trained. Give lora_rank=16 or trainable=0.01 as well"),
         ("model_chunks", chunks > 1 == stages, "there is one stage. Give pipeline_parallel as well"),
         ("no_sync", settings.no_sync and settings.micro_batches == 1, "there is one micro-batch"),
         ("reshard", settings.reshard is not True and settings.stage < 3, "only stage 3 gathers parameters"),
@@ -149,6 +149,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
 def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
     """Yield sentences on how far published seconds are from those of these plans, where they are known to be far."""
     published, later = dict[str, None](), list[tuple[float, float]]()
+    seconds, steps = "Seconds", "steps"
     for plan, machine in shown:
         known, flops = plan.model.transformer, machine.fast_flops
         on_b200 = plan.settings.engine == "torch" and flops == HARDWARE["b200"].fast_flops
@@ -160,7 +161,10 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
         }
         said = [f"Published {text} the planned seconds: see docs/{page}.md." for text, (page, so) in far.items() if so]
         published |= dict.fromkeys(said)
-        if not said and machine.switch and machine.achievable == HARDWARE["h100"].achievable:
+        new_gpu = machine.switch and machine.achievable == HARDWARE["h100"].achievable
+        if new_gpu and said:
+            seconds, steps = "Other seconds", "these steps"
+        elif new_gpu:
             later.append((plan.step_seconds(replace(machine, **RATES_OF_2025)), plan.step_seconds(machine)))
     yield from published
     if later and len(shown) == 1:
@@ -170,14 +174,15 @@ def band(*shown: tuple[Plan, Hardware]) -> Iterator[str]:
     elif later:
         shares = sorted(f"{new / old:.2f}" for new, old in later)
         taken = " to ".join(dict.fromkeys((shares[0], shares[-1])))
-        yield ("Seconds on H100 and newer GPUs are those of software of 2023. With that of 2025 and full power, steps "
-               f"may take {taken} times as long.")  # fmt: skip
+        yield (f"{seconds} on H100 and newer GPUs are those of software of 2023. With that of 2025 and full power, "
+               f"{steps} may take {taken} times as long.")  # fmt: skip
 
 
 def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
     """Return what `COSTS` names, on this machine; errors as `Plan.timeline`."""
     seconds, short = plan.step_seconds(machine), shortage(plan, machine)[0]
-    room = f"{verdict(plan, machine)}, {size(abs(short))} {'short' if short > 0 else 'free'}"
+    known = "" if plan.model.transformer else " without activations"
+    room = f"{verdict(plan, machine)}, {size(short)} short" if short > 0 else f"fits{known}, {size(-short)} free"
     return room, duration(seconds), f"{plan.settings.tokens_per_rank / seconds:,.0f}", f"{plan.mfu(machine):.1%}"
 
 
@@ -189,7 +194,8 @@ def units(plan: Plan) -> Iterator[str]:
     found = gathered_bytes(piece, trained(piece, settings), settings.policy.parameter, settings)
     outer, layer, whole = map(size, (found[0], found[-1], sum(found)))
     gathered = f"a part at a time: a layer, {layer}, or what is outside the layers, {outer}"
-    yield f"\nStage 3 gathers {gathered}. If the whole model were one part, it would gather all {whole} at once."
+    all_of_it = "the whole model" if piece is plan.model else "this rank's piece of the model"
+    yield f"\nStage 3 gathers {gathered}. If {all_of_it} were one part, it would gather all {whole} at once."
     if known:
         kept = size(settings.tokens * activations.kept(known, settings))
         yield f"A layer keeps {kept} of a micro-batch's activations for backward. Without recomputation it makes:"

@@ -21,6 +21,11 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def option(name: str) -> str:
+    """Return the shortest option of a setting: `--gpus`."""
+    return SHORT.get(name, flag(name))
+
+
 def written(value: Any) -> str:
     """Return a setting's value in words: yes, no, none, a number, or names joined by commas."""
     if isinstance(value, bool):
@@ -42,7 +47,7 @@ def number(what: str, text: str, *words: str) -> float:
 
 def read(name: str, text: str) -> Any:
     """Return the setting's value that `written` has written. Raises PlanError if it is none."""
-    kind, option = str(SETTINGS[name].type), SHORT.get(name, flag(name))
+    kind, typed = str(SETTINGS[name].type), text
     text = text.lower().replace("bfloat16", "bf16")
     if "Collection" in kind:
         return () if text == "none" else tuple(dict.fromkeys(map(str.strip, text.split(","))))
@@ -53,21 +58,21 @@ def read(name: str, text: str) -> Any:
     if name == "sequence" and re.fullmatch(r"\d+k", text):
         return 1024 * int(text[:-1])
     if "int" in kind or "float" in kind:
-        return number(option, text, *words)
-    raise PlanError(f"{option} {text}: it does not have this value. Give {' or '.join(words)}.")
+        return number(option(name), typed, *words)
+    raise PlanError(f"{option(name)} {typed}: it does not have this value. Give {' or '.join(words)}.")
 
 
 def flags(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options of these settings, and their values."""
     for name, value in settings.items():
-        yield from (SHORT.get(name, flag(name)), written(value))
+        yield from (option(name), written(value))
 
 
 _OTHERS = ("tokens", "days", "params", "global_batch")
 _OPTIONS = {
     "hardware": "--gpu",
     "most_ranks": "--gpus",
-    **{name: SHORT.get(name, flag(name)) for name in (*SETTINGS, *_OTHERS)},
+    **{name: option(name) for name in (*SETTINGS, *_OTHERS)},
 }
 _GIVEN = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^]]*\]|\([^)]*\)|'[^']*'|[\w.+-]*\w)")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")

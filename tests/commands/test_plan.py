@@ -174,6 +174,7 @@ def test_a_comparison_says_what_is_left_out_and_for_which_rows(course) -> None: 
     assert number.count("\nOnly the number of parameters is known. The plan leaves out buffers, activations, ") == 1
     assert "\n--stage 2: --reshard no changes nothing: only stage 3 gathers parameters.\n" in stages
     assert "--reshard no changes nothing" in course("llama-7b --stage 2 --reshard no")
+    assert "all is trained. Give --lora-rank 16 or --trainable 0.01 as well." in course("gpt2 --frozen nf4")
 
 
 def test_a_comparison_of_a_number_says_what_ranks_send_at_least(course) -> None:  # type: ignore[no-untyped-def]
@@ -186,7 +187,8 @@ def test_a_comparison_of_a_number_says_what_ranks_send_at_least(course) -> None:
 def test_what_does_not_go_together_is_left_out_and_said(course) -> None:  # type: ignore[no-untyped-def]
     text = course("llama3-8b --stage 0 --stage 3 --offload none --offload optimizer")
 
-    assert "with offload took 0.4 to 5 times" in text and "steps may take 0.7" in text
+    assert "with offload took 0.4 to 5 times" in text and "full power, these steps may take 0.7" in text
+    assert "\nOther seconds on H100 and newer GPUs are those of software of 2023." in text
     assert sum(line.startswith("--stage") and " fit" in line for line in text.splitlines()) == 3
     assert "--stage 0 --offload optimizer: --offload optimizer with --stage 0: a rank moves its own shard" in text
 
@@ -260,6 +262,9 @@ def test_nothing_fits_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
         ),
         ("llama3-8b --ep 2", "--ep 2 with Llama 3.1 8B: it has no experts. Leave it out"),
         ("gpt2 --gpu rtx-4090 --gpus 8", "8 ranks on 4x RTX 4090, PCIe: that is one node with 4 devices."),
+        ("gpt2 --fit --gpus 8 --gpus 16", "--gpus twice: a search varies what you leave out."),
+        ("gpt2 --bucket-bytes 25MB", "--bucket-bytes 25MB: it does not have this value."),
+        ("gpt2 --compiled Maybe", "--compiled Maybe: it does not have this value."),
         ("gpt2 --fit --stage 1 --stage 2", "--stage twice: a search varies what you leave out."),
         ("gpt2 --global-batch 64", "--global-batch without --fit: nothing else reads it. Give both."),
         ("gpt2 --fit --tokens 1e9", "--fit and --tokens: each is a search of its own. Give one of the two."),

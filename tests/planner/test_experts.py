@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import pytest
 
@@ -63,6 +64,24 @@ def test_shards_are_as_large_with_and_without_expert_parallelism(stage: int) -> 
 
     for name in ("fp32 master parameters", "states of adam"):
         assert parts(**given, expert_parallel=4)[name] == parts(**given)[name]
+
+
+@pytest.mark.parametrize(("ranks", "stage", "experts"), [*product((4, 8), (1, 2, 3), (1, 2, 4)), (8, 3, 8)])
+def test_trained_experts_are_divided_once(ranks: int, stage: int, experts: int) -> None:
+    """A quarter is trained: 12 bytes of optimizer states for each of these, 1/ranks of them on each rank.
+
+    A rank's own experts go in rings among the ranks that have the same ones.
+    """
+    given = {"model": SMALL, "sequence": 10, "trainable": 0.25, "world_size": ranks, "stage": stage}
+    outside, own, same = 2 * SHARED + OUTER, 2 * EXPERTS / experts, ranks // experts
+    one = plan(**given, expert_parallel=experts)
+    states = sum(part.nbytes for part in one.parts if part.category == "optimizer" and part.name != "step counts")
+    assert states == pytest.approx(12 * (2 * EXPERTS + outside) / 4 / ranks, rel=1e-3)
+
+    passes = 1 / 4 + (2 if stage == 3 else 1 / 4)  # gradients, and parameters: 2 bytes of each
+    sent = 2 * passes * (outside * (ranks - 1) / ranks + own * (same - 1) / same)
+    rings = sum(float(call.sent) for call in one.collectives if call.op != "all_to_all")
+    assert rings == pytest.approx(sent, rel=1e-3)
 
 
 def test_ranks_with_the_same_experts_reduce_them() -> None:

@@ -60,6 +60,8 @@ def test_costs_are_those_of_the_plan() -> None:
     )  # fmt: skip
     small = replace(machine, memory_bytes=10**10)
     assert costs(planned, small)[0] == f"{verdict(planned, small)}, {size(planned.reserved_bytes - 10**10)} short"
+    number = plan(params=7e9, world_size=8, stage=3, offload=["optimizer", "parameters"])
+    assert costs(number, machine)[0] == "fits without activations, 79.8 GB free"
 
 
 def test_of_one_machine_it_says_what_does_not_fit() -> None:
@@ -167,6 +169,8 @@ def test_units_and_what_a_layer_keeps() -> None:
     model = MODELS["llama3-8b"]
 
     assert "a layer, 436 MB, or what is outside the layers, 2.1 GB. If the whole model were one part, it" in text
+    cut = "\n".join(units(plan(**GIVEN, tensor_parallel=2)))
+    assert "If this rank's piece of the model were one part, it would gather all 8.03 GB at once." in cut
     assert f"{size(1024 * 4 * model.ffn * 2)}  inside of the feed-forward layer" in text
     assert "A layer keeps 8.39 MB of a micro-batch's" in "\n".join(units(plan(**GIVEN, checkpointing="full")))
     assert list(units(plan(params=7e9))) == []

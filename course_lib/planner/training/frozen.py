@@ -24,10 +24,17 @@ def trained(model: Model, settings: Settings) -> Model:
         first = None if settings.adapted == "all" else 4 if known.gated else 2  # queries, keys, values, projection
         units: tuple[Unit, ...] = ((), *(_adapters(unit, settings.lora_rank, first) for unit in model.units[1:]))
     else:
-        parts = [round(numel(unit) * settings.trainable) for unit in model.units]
-        units = tuple(((part,),) if part else () for part in parts)
+        units = tuple(_share(unit, settings.trainable) for unit in model.units)
     params = sum(map(numel, units)) if units else round(model.params * settings.trainable)
     return Model(name=f"what is trained of {model.name}", params=params, units=units)
+
+
+def _share(unit: Unit, part: float) -> Unit:
+    """Return this part of a unit: of all experts as many elements, because ranks may share them, and of the rest."""
+    whole = [shape for shape in unit if len(shape) == 3]
+    experts = [(many, 1, round(part * n * m)) for many, n, m in whole]
+    rest = round(part * (numel(unit) - numel(whole)))
+    return tuple(shape for shape in ((rest,), *experts) if numel([shape]))
 
 
 def _adapters(unit: Unit, rank: int, first: int | None) -> Unit:
