@@ -528,7 +528,7 @@ def test_a_pool_does_not_find_the_functions_of_a_simulated_ranks_program(write) 
             print(pool.map(double, [2]))
         """
     )
-    with pytest.raises(RankError, match=r"Next: a process that a rank starts finds .* `--world processes`"):
+    with pytest.raises(RankError, match=r"Next: a process that a rank starts finds .* Give each rank a process"):
         World(2).run_file(program)
     assert World(2, backend="processes").run_file(program).output == ("[4]\n",) * 2
 

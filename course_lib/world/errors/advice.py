@@ -34,7 +34,7 @@ _NOT_CALLED = "a function stands there instead of its result: look for missing p
 _IN_MAIN = (
     "a process that a rank starts finds a function or a class by its name in the program's file: define it there, "
     "outside of functions. From simulated ranks, no process finds what the file defines. Give each rank a process: "
-    '`--world processes`, World(…, backend="processes").'
+    'World(…, backend="processes").'
 )
 
 _SHAPES = (
