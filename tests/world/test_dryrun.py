@@ -16,11 +16,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from course_lib import World, mark, zero
 from course_lib.errors import CourseError
 from course_lib.meter import Communication, MemoryReport
 from course_lib.world import RankError
+from course_lib.world.dryrun.fake_tensors import KNOWN_NUMEL
 from tests.world.functional import all_gather, reduce_scatter
 
 RANKS = 4
@@ -198,6 +200,30 @@ def test_a_line_that_asks_for_a_number_is_named(fn: Callable[[], Any], line: str
     headline, where, *_ = str(caught.value).splitlines()
     assert headline.startswith("the dry run of rank 63 of 64: a dry run has no numbers") and asked in headline
     assert "test_dryrun.py line" in where and line in where
+
+
+class Samples(Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return KNOWN_NUMEL + 1
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(8), index
+
+
+def test_a_loader_shuffles() -> None:
+    def program() -> list[Any]:
+        data = Samples()
+        seen: list[Any] = []
+        for sampler in (None, DistributedSampler(data)):
+            options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True} if sampler is None else {}
+            loader = DataLoader(data, batch_size=2, shuffle=sampler is None, sampler=sampler, **options)
+            batch, indices = next(iter(loader))
+            seen += [tuple(batch.shape), indices.tolist()]
+        return seen
+
+    shape, first, other_shape, second = dry(program)[63]
+    assert shape == other_shape == (2, 8)
+    assert len({*first, *second, 0, 1}) == 6
 
 
 def test_what_needs_no_computing_is_known() -> None:

@@ -517,6 +517,27 @@ def test_ranks_have_helper_processes(world, write) -> None:
     assert world(2).run_file(program).output == ("[2]\n3\n",) * 2
 
 
+def test_a_pool_does_not_find_the_functions_of_a_simulated_ranks_program(write) -> None:
+    program = write(
+        """
+        import multiprocessing
+
+        def double(x): return 2 * x
+
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            print(pool.map(double, [2]))
+        """
+    )
+    with pytest.raises(RankError, match=r"Next: a process that a rank starts finds .* Give each rank a process"):
+        World(2).run_file(program)
+    assert World(2, backend="processes").run_file(program).output == ("[4]\n",) * 2
+
+
+def test_a_process_has_no_standard_input(write) -> None:
+    with pytest.raises(RankError, match=r"Next: a rank that is a process has no standard input"):
+        World(2, backend="processes").run_file(write("input()"))
+
+
 def test_processes_that_are_no_ranks_are_not_taken_for_ranks(write) -> None:
     program = write(
         "import multiprocessing, os\ndef psutil_Process(pid): pass\npsutil_Process(os.getpid())\nprint('a')"

@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -241,6 +243,27 @@ def test_a_rank_leaves_no_layouts_of_dtensor_to_the_end_of_its_thread(monkeypatc
     monkeypatch.setattr(dist, "destroy_process_group", lambda: (left.append(cached()), close()))
     assert min(World(2).run(program)) > 0
     assert left == [0, 0]
+
+
+def test_ranks_leave_loss_parallel_one_after_the_other() -> None:
+    def loss_on(late: int, *, failing: bool = False) -> float:
+        logits = distribute_tensor(torch.arange(8.0).view(2, 4), init_device_mesh("cpu", (2,)), [Shard(1)])
+        logits.requires_grad_()
+        with loss_parallel():
+            loss = functional.cross_entropy(logits, torch.tensor([0, 3]))
+            if dist.get_rank() == late:  # its peer has left then
+                time.sleep(0.2)
+                assert not failing
+            loss.backward()
+        assert logits.grad is not None and logits.grad.placements == (Shard(1),)
+        return loss.item()
+
+    expected = functional.cross_entropy(torch.arange(8.0).view(2, 4), torch.tensor([0, 3])).item()
+    for late in range(2):
+        assert list(World(2).run(loss_on, late)) == pytest.approx([expected] * 2)
+    failure(World(2), lambda: loss_on(0, failing=True))
+    handlers = DTensor._op_dispatcher._custom_op_handlers
+    assert torch.ops.aten.nll_loss_forward.default not in handlers
 
 
 def test_garbage_that_only_other_garbage_releases_is_collected() -> None:

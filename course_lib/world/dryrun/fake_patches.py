@@ -2,6 +2,7 @@
 obscure error, and for functions that need memory or would take too long on thousands of ranks."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils.data import DataLoader
 
 from ..torch_hooks import private
 from ..torch_hooks.patching import Replacement
@@ -31,6 +33,7 @@ def replacements() -> Iterator[Replacement]:
     # In a fake mode, DTensor of torch 2.12 takes itself for traced, and then copies parts that need no padding.
     yield _collective_utils, "_are_we_tracing", lambda: False
     yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
+    yield DataLoader, "__init__", _without_workers(DataLoader.__init__)
     yield FakeTensor, "__deepcopy__", _deepcopy
     yield FakeTensor, "__format__", _format
     yield FakeTensor, "tolist", _known_list(FakeTensor.tolist)
@@ -80,6 +83,28 @@ def _data_given(swap_tensors: Callable[[Tensor, Tensor], None]) -> Callable[[Ten
             swap_tensors(one, other)
 
     return swap
+
+
+_OF_WORKERS = (
+    "num_workers",
+    "multiprocessing_context",
+    "persistent_workers",
+    "prefetch_factor",
+    "timeout",
+    "pin_memory",
+)
+
+
+def _without_workers(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a loader's `init` that starts no processes: a fake tensor cannot be sent from one."""
+
+    @functools.wraps(init)
+    def call(*args: Any, **kwargs: Any) -> None:
+        if isinstance(private.fake_mode(), WithoutNumbers):
+            kwargs = {name: value for name, value in kwargs.items() if name not in _OF_WORKERS}
+        init(*args, **kwargs)
+
+    return call
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

@@ -1,8 +1,8 @@
 """The tensors of a dry run: they have a shape, a dtype and a number of bytes, and no memory.
 
 torch's `FakeTensorMode` makes them: it computes only the shape of each result. Values that are known without computing
-stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value, or a shape that depends on one, raises
-`NoNumbers`.
+stay known: `torch.tensor(3.0).item()` is 3.0. So does the order in which a sampler visits samples. Code that needs an
+unknown value, or a shape that depends on one, raises `NoNumbers`.
 """
 
 import io
@@ -64,10 +64,17 @@ class WithoutNumbers(FakeTensorMode):
             raise NoNumbers(asked) from error
         if name == "lift_fresh" and (watcher := current()) is not None:  # the last operator of torch.tensor(...)
             watcher.made(result, name, args)
-        if name in _COUNTING and result.constant is None and _is_small_integer(result):
-            result.constant = func(*args, **kwargs)
-            self.fake_tensor_converter.add_constant_storage_mapping(result)
+        small = name in _COUNTING and result.constant is None and _is_small_integer(result)
+        if small or (name == "randperm" and "out" not in kwargs):  # a sampler's order may be of any length
+            self._know(result, func(*args, **kwargs))
+        elif name == "random_" and not result.dim() and _is_small_integer(result):
+            self._know(result, func(torch.empty((), dtype=result.dtype), *args[1:], **kwargs))  # its seed
         return result
+
+    def _know(self, result: Any, values: Tensor) -> None:
+        """Let a fake tensor have these values until an operator writes to it."""
+        result.constant = values
+        self.fake_tensor_converter.add_constant_storage_mapping(result)
 
     def may_turn_const(self, t: Tensor) -> bool:
         return super().may_turn_const(t) or (type(t) is Tensor and t.device.type == "cpu" and _is_small_integer(t))

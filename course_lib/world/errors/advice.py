@@ -31,6 +31,12 @@ _STORE = (
 
 _NOT_CALLED = "a function stands there instead of its result: look for missing parentheses, as in `dist.get_rank()`."
 
+_IN_MAIN = (
+    "a process that a rank starts finds a function or a class by its name in the program's file: define it there, "
+    "outside of functions. From simulated ranks, no process finds what the file defines. Give each rank a process: "
+    'World(…, backend="processes").'
+)
+
 _SHAPES = (
     "gloo, the backend of this world, compares shapes, and NCCL only counts elements. Pass a view of the large tensor "
     "with the parts one after the other: whole.view(-1, *part.shape[1:])."
@@ -76,6 +82,10 @@ _ADVICE = {
         "gloo, the backend of this world, needs parts of one size in the lists of all_to_all, and NCCL does not. Join "
         "the parts, and call all_to_all_single(output, input, output_split_sizes, input_split_sizes)."
     ),
+    "put_split_sizes=[": (
+        "all_to_all_single takes the split sizes of the output before those of the input: look whether they are "
+        "swapped. If not, compare each list with the first dimension of its tensor."
+    ),
     "invalid tensor size at index": _SHAPES,
     "Check failed: outputShape[0] * worldSize": _SHAPES,
     "Default process group has not been initialized": (
@@ -99,6 +109,8 @@ _ADVICE = {
     "Invalid process group specified": (
         "this rank is not in that group. Make the call on its members only, with members' global ranks as src or dst."
     ),
+    "on __main__ failed": _IN_MAIN,
+    "it's not found as __main__.": _IN_MAIN,  # since Python 3.14
     "signal only works in main thread": (
         "Python sets signal handlers only in a main thread, and simulated ranks are threads. Give each rank a process: "
         'World(…, backend="processes"). If you started this thread, set the handler outside of it.'
@@ -144,6 +156,10 @@ _ADVICE = {
     "PytorchStreamReader failed": (
         "this file is not complete, or torch.save did not write it. If one rank writes it, call dist.barrier() on "
         "every rank after that, and before they read it."
+    ),
+    "EOF when reading a line": (
+        "a rank that is a process has no standard input, and simulated ranks share that of `course run`, which has "
+        "ended. Read a file that an argument names."
     ),
     "An attempt has been made to start a new process": (
         'begin the lines that start processes with `if __name__ == "__main__":`, because each spawned process executes '

@@ -212,11 +212,14 @@ def _drifted(side: Side, parameters: dict[int, int], numbers: dict[int, int]) ->
         )
     before = {side[rank].steps[number - 1].parameters for rank, number in numbers.items()}
     if len(before) > 1:
+        earlier = zip(*(side[rank].steps[:number] for rank, number in numbers.items()), strict=True)
+        always = all(len({step.parameters for step in steps}) > 1 for steps in earlier)
+        first = "first weights that differ (a seed of each rank, no broadcast from rank 0), for " if always else ""
         return (
-            f"{text}. They differed after the step before it, too. Next: look for a step whose gradients are not "
-            "averaged, such as one after a backward in no_sync(), or for a gradient that is None on some ranks only. "
-            "If a broadcast or a copy has made the parameters equal since, look for a learning rate or an optimizer "
-            "state, such as momentum, that differs."
+            f"{text}. They differed after the step before it, too. Next: look for {first}a step whose gradients are "
+            "not averaged, such as one after a backward in no_sync(), or for a gradient that is None on some ranks "
+            "only. If a broadcast or a copy has made the parameters equal since, look for a learning rate or an "
+            "optimizer state, such as momentum, that differs."
         )
     return (
         f"{text}. They were equal after the step before it. Next: look for a gradient that is None, or for what "

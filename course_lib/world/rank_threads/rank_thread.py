@@ -14,7 +14,7 @@ from ..collectives.fault import Leaving, leaving
 from ..collectives.rank import InterposedRank
 from ..error_report import ErrorReport
 from ..pickling import unpack_call
-from ..torch_hooks import interposer, private
+from ..torch_hooks import interposer, loss_parallel, private
 from .coordinator import ThreadCoordinator
 from .process_state import collect_garbage
 from .rank_state import RankState
@@ -72,6 +72,7 @@ class RankThread(Stoppable, InterposedRank):
         if late:
             collect_garbage()
         private.clear_dtensor_cache()
+        loss_parallel.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
         self.groups.clear()

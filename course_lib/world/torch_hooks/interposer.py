@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.modules import module as of_modules
 from torch.utils.hooks import RemovableHandle
 
-from . import default_group, dispatch, private
+from . import default_group, dispatch, loss_parallel, private
 from .dispatch import current as current  # which others ask for here
 from .dispatch import process, thread
 from .gloo import LoopbackGloo
@@ -240,6 +240,7 @@ _operators = threading.RLock()
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
     yield from _replacements_of_ranks()
+    yield from loss_parallel.replacements()
     for name, hooks in vars(of_modules).items():
         if name.startswith("_global_") and name.endswith("_hooks"):
             yield of_modules, name, _HooksOfRanks(hooks)

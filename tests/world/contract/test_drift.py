@@ -82,6 +82,32 @@ def test_replicas_of_a_shard_that_drift_apart(local_world) -> None:
         local_world(2).run(replicas_of_a_shard)
 
 
+def adapters() -> None:
+    """Of a LoRA without a common seed. In the first step, each second matrix is zero, and so the first one's gradient;
+    of ten matrices, only these five are compared."""
+    torch.manual_seed(rank())
+    layers = [nn.Sequential(nn.Linear(16, 4, bias=False), nn.Linear(4, 16, bias=False)) for _ in range(5)]
+    net = nn.Sequential(*layers)
+    for layer in layers:
+        nn.init.zeros_(layer[1].weight)
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    for _ in range(3):
+        x = torch.randn(4, 16)
+        for layer in layers:
+            x = x + layer(x)
+        x.sub(1).square().mean().backward()
+        for param in net.parameters():
+            dist.all_reduce(param.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_first_weights_may_differ_although_the_first_step_is_not_compared(local_world) -> None:
+    with pytest.warns(CourseWarning, match="parameters differ"):
+        (warning,) = local_world(2).run(adapters).warnings
+    assert "after step 2 of rank" in warning and "Next: look for first weights that differ (a seed of each" in warning
+
+
 def two_phases() -> None:
     """A warm-up of each rank, equal weights from rank 0, and then a learning rate that depends on the rank."""
     net = nn.Linear(8, 2)

@@ -414,6 +414,16 @@ def test_sync_batch_norm_on_the_cpu(wrap) -> None:
     assert lines(error)[-1].startswith("Next: move the model and its input to the GPU first: SyncBatchNorm does not")
 
 
+def test_split_sizes_of_the_other_tensor() -> None:
+    def program() -> None:
+        sends, receives = ([2, 1], [2, 3]) if rank() == 0 else ([3, 1], [1, 1])
+        dist.all_to_all_single(torch.empty(sum(sends)), torch.ones(sum(sends)), sends, receives)
+
+    assert lines(failure(World(2), program))[-1].startswith(
+        "Next: all_to_all_single takes the split sizes of the output"
+    )
+
+
 def test_a_parameter_that_is_changed_in_place() -> None:
     error = failure(World(1), lambda: torch.nn.Linear(2, 2).bias[:1].zero_())
     said = lines(error)[-1]
