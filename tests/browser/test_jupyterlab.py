@@ -56,3 +56,27 @@ def test_a_notebook_runs_in_our_python_and_its_errors_are_collected(
     assert printed["text"] == f"{sys.executable}\n"
     assert raised["output_type"] == "error"
     assert errors(shared_page) == ["ZeroDivisionError: division by zero"]
+
+
+def test_the_columns_of_a_listing_stay_side_by_side_in_a_narrow_window(
+    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
+) -> None:
+    page, screen = shared_page, shared_page.viewport_size
+    lesson = nbformat.read(notebooks / "04-zero-1.ipynb", as_version=4)
+    (listing,) = (cell.source for cell in lesson.cells if "\n        start its all-reduce" in cell.source)
+    asked = 'from course_lib import predict\npredict("start.listing", "What is six times seven?")'
+    cells = [nbformat.v4.new_code_cell(asked), nbformat.v4.new_markdown_cell(listing)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, notebooks / "scratch.ipynb")
+    page.set_viewport_size({"width": 800, "height": 900})
+
+    open_notebook(page, jupyterlab, "scratch.ipynb")
+    run_all(page)
+    code = page.locator(".jp-RenderedMarkdown pre code")
+    code.wait_for()
+    height = "code => code.clientHeight / parseFloat(getComputedStyle(code).lineHeight)"
+    assert code.evaluate("code => code.scrollWidth > code.clientWidth")
+    assert code.evaluate(height) < len(code.inner_text().splitlines()) + 2
+
+    page.set_viewport_size(screen or {"width": 1280, "height": 900})

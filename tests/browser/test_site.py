@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urldefrag
 
+import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -21,10 +22,11 @@ import course_lib
 from course_lib import plan, quizzes
 from course_lib.planner import size
 from course_lib.quizzes import Choice
-from tests.browser.test_learning import axe_finds
+from tests.browser.test_learning import axe_finds, contrast
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "site"
+START = ROOT / "notebooks" / "00-start-here.ipynb"
 SPHINX = ["-q", "-W", "-d", "build/doctrees", "docs", "build/site"]
 READY_MS = 60_000
 """For a busy machine to compile Python's 10 MB and to run it."""
@@ -265,6 +267,21 @@ def test_a_page_has_no_violation_that_axe_finds(page: Page, address: str, name: 
     page.goto(f"{address}/{name}.html")
 
     assert axe_finds(page.main_frame, ["article"]) == []
+
+
+@pytest.mark.parametrize(("scheme", "theme"), [("dark", "auto"), ("light", "dark"), ("dark", "light")])
+def test_the_saved_map_has_the_colors_of_the_sites_theme(page: Page, scheme: Any, theme: str) -> None:
+    outputs = (output for cell in nbformat.read(START, 4).cells for output in cell.get("outputs", []))
+    (saved,) = (html for one in outputs if "<progress" in (html := one.get("data", {}).get("text/html", "")))
+    style = (ROOT / "docs" / "static" / "site.css").read_text("utf-8")
+    dark = theme == "dark" or (scheme, theme) == ("dark", "auto")
+    behind = "#131416" if dark else "#fff"
+    page.emulate_media(color_scheme=scheme)
+    page.set_content(f"<style>{style}</style><body data-theme={theme} style='background: {behind}'>{saved}</body>")
+
+    assert contrast(page.locator(".course-card:not(.course-next-lesson) a").first) > 4.5
+    drawn = page.locator("progress").first.evaluate("bar => getComputedStyle(bar).colorScheme")
+    assert drawn == ("light dark" if theme == "auto" else theme)
 
 
 def test_the_search_finds_a_lesson(page: Page, address: str) -> None:

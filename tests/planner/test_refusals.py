@@ -136,7 +136,7 @@ def test_unknown_hardware_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "machine", "message"),
     [
-        ({"world_size": 64}, "h100", "64 ranks on 8x H100 80GB, NVLink: that is one node with 8 devices"),
+        ({"world_size": 64}, "h100", "that is one node with 8 devices. Choose fewer ranks, or hardware "),
         ({"world_size": 12}, "h100-infiniband", "they fill no whole number of nodes of 8 devices"),
         ({"world_size": 24, "stage": 3, "shard_size": 3}, "h100-infiniband", "do not fall evenly onto nodes"),
         ({"world_size": 24, "tensor_parallel": 3}, "h100-infiniband", "8 groups of 3 neighbouring ranks"),

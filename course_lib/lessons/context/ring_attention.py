@@ -236,6 +236,12 @@ exercise.edit("once-around", {"if step < world_size - 1:\narriving": "if world_s
     back. Next: let nothing travel in the last round.
     """)
 
+exercise.edit("sends-in-every-round", {"if step < world_size - 1:\narriving": "if step < world_size:\n    arriving",
+    "if step < world_size - 1:\nsent": "if step < world_size:\n    sent"}, """
+    You pass the blocks on in the last round, too: each rank gets its own block back, and a single rank sends to itself.
+    Next: let nothing travel in the last round.
+    """)
+
 exercise.edit("same-buffer", {"arriving = torch.empty_like(block)": "arriving = block"}, """
     The next block arrives in the tensor that you are sending and computing with. Next: receive into a new tensor.
     """)

@@ -96,6 +96,17 @@ exercise.edit("nothing-goes-back", {"if rank > 0:\n    dist.send(x.grad, dst=ran
     Next: after backward, on every rank but 0, send `x.grad` to rank - 1.
     """)
 
+exercise.edit("middle-sends-nothing-back", {"y.backward(grad)": "y.backward(grad)\nreturn None"}, """
+    Your ranks between the first and the last return after backward, without sending the gradient of their input back,
+    so the rank before waits for it. Next: let every rank but 0 send `x.grad` to rank - 1, not only the last.
+    """)
+
+exercise.edit("gradient-before-output", {"dist.send(y.detach(), dst=rank + 1)\n": "", "dist.recv(grad, src=rank + 1)":
+    "dist.recv(grad, src=rank + 1)\ndist.send(y.detach(), dst=rank + 1)"}, """
+    Your rank waits for the gradient of its output before it sends the output. The next rank cannot compute that
+    gradient without the output: a deadlock. Next: send the output first.
+    """)
+
 exercise.edit("sends-its-input-on", {"dist.send(y.detach()": "dist.send(x.detach()"}, """
     Your rank passes its input on instead of its output, so the last rank computes with rank 0's `x`, and the parts
     between do not count. Next: send what your part has computed.

@@ -125,6 +125,11 @@ exercise.edit("new-values", {"\nshard.weight = nn.Parameter(weight.clone())\nsha
     Next: give the new layer this rank's part of the weight and of the bias.
     """)
 
+exercise.edit("bias-forgotten", {"\nshard.bias = nn.Parameter(bias.clone())": ""}, """
+    You cut the weight, but the bias is the new layer's own, with random values. Together, the ranks have to compute
+    what `whole` does. Next: give the new layer this rank's part of the bias, too.
+    """)
+
 exercise.edit("frozen", {"weight.clone()": "weight.clone(), requires_grad=False",
     "bias.clone()": "bias.clone(), requires_grad=False"}, """
     The shard does not train: its parameters have no gradient after backward.

@@ -126,8 +126,8 @@ class Hardware:
         ranks, rivals = shards * replicas, min(shards, self.devices)
         if ranks > self.devices and self.network is None:
             raise PlanError(
-                f"{ranks} ranks on {self.name}: that is one node with {self.devices} devices. Choose hardware with a "
-                f"network, such as {', '.join(name for name, h in HARDWARE.items() if h.network)}, or fewer ranks."
+                f"{ranks} ranks on {self.name}: that is one node with {self.devices} devices. Choose fewer ranks, or "
+                f"hardware with a network, such as {', '.join(name for name, h in HARDWARE.items() if h.network)}."
             )
         if ranks > self.devices and self.devices % rivals:
             raise PlanError(

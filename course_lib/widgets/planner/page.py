@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from ...planner import HARDWARE, shortage, size, verdict
+from ...planner import HARDWARE, Hardware, Plan, shortage, size, verdict
 from ...planner.explain import band, fuller, notes
-from ...planner.fit import holder, tightest
+from ...planner.fit import MARGIN, holder, tightest
 from .drawing import Shown, drawing, ends
 from .fields import START, address, entry, form, labelled, planned, value
 
@@ -97,8 +97,11 @@ class Planner:
             text = f"{who} holds at most {size(plan.peak_bytes)} of {there}, {plan.peak_moment}.{fuller(plan)}"
             lacking = f"{size(short)} short on {holder(most)}"
             if short > 0 and short == most.reserved_bytes - machine.memory_bytes:
-                taken = f"torch reserves {size(most.reserved_bytes)} for a peak of {size(most.peak_bytes)}"
-                text = f"{lacking}: {taken}, and the device has {there}."
+                taken = f"torch reserves {size(most.reserved_bytes)}"
+                text = f"{lacking}: {taken} for a peak of {size(most.peak_bytes)}, and the device has {there}."
+                if fits == "may fit":
+                    more = f"{size(short)} more than the device has"
+                    text = f"{_close(plan, machine)} On {holder(most)}, {taken}, {more}."
             elif short > 0:
                 text = f"{lacking}, {where}."
             cautions = [*map(labelled, notes(plan)), *band((plan, machine))]
@@ -115,6 +118,16 @@ class Planner:
             f"<div{' inert' * bool(self.refusal)}>{drawing(self.now, self.before, self._axes)}"
             f'<details><summary>The plan as text</summary><pre tabindex="0">{text}</pre></details></div>'
         )
+
+
+def _close(plan: Plan, machine: Hardware) -> str:
+    """Return what decides whether a plan may fit: its peak, which is at most a plan's error above the memory."""
+    peak, there = plan.fullest.peak_bytes, f"the device's {size(machine.memory_bytes)}"
+    near = f"not above {there}"
+    if peak > machine.memory_bytes:
+        above = size(peak - machine.memory_bytes)
+        near = f"{above} above {there}, within a plan's error of {100 * MARGIN:.0f} %"
+    return f"The peak on {holder(plan.fullest)}, {size(peak)}, is {near}: a dry run and a trial decide."
 
 
 def page() -> str:
