@@ -20,6 +20,8 @@ _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
+_ADDRESS = re.compile(r"(?<=ProcessGroup object) at 0x\w+")  # it differs between ranks, and says nothing
+
 # A frame of the course's that only passes the learner's call on, to an operator of torch or to Python's own module.
 _PASSED_ON = re.compile(r"""  File ".*course_lib.(meter.watching|world.rank_threads.rank_state)\b.*\n(    .*\n)*""")
 
@@ -126,7 +128,7 @@ def _text(error: BaseException) -> str:
     try:
         if isinstance(error, SystemExit):
             return "0" if error.code is None else repr(error.code)
-        return str(error).strip()
+        return _ADDRESS.sub("", str(error)).strip()
     except BaseException as broken:  # raised by a __str__ of the learner's, or a __repr__; sys.exit, too
         return f"<no text: its __str__ raised {type(broken).__name__}>"
 

@@ -53,6 +53,8 @@ class Pickler(cloudpickle.Pickler):
             return pkgutil.resolve_name, (obj.__name__,)
         if isinstance(obj, private.OPERATORS):
             return pkgutil.resolve_name, (private.path_of(obj),)
+        if isinstance(obj, private.CustomOpDef) and (path := _import_path(obj)):
+            return pkgutil.resolve_name, (path,)
         if isinstance(obj, type) and private.is_renamed(obj):
             return pkgutil.resolve_name, (private.path_of(obj),)
         if isinstance(obj, torch.finfo | torch.iinfo):
@@ -73,6 +75,13 @@ CachedFunction = type(functools.cache(len))
 def _of_notebook(obj: Any) -> bool:
     """Return whether no import finds `obj`. pickle would find it in the kernel's `__main__`, and share it."""
     return cloudpickle.cloudpickle._lookup_module_and_qualname(obj, obj.__qualname__) is None
+
+
+def _import_path(operator: private.CustomOpDef) -> str:
+    """Return the path at which an import finds `operator`; empty if none does, as for one of the notebook."""
+    module, name = operator._init_fn.__module__, operator._init_fn.__name__
+    found = module in sys.modules.keys() - {"__main__"} and getattr(sys.modules[module], name, None) is operator
+    return f"{module}:{name}" if found else ""
 
 
 def with_empty_cache(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
@@ -182,17 +191,18 @@ cloudpickle.cloudpickle._class_getnewargs = _arguments_of_class
 
 
 def _why(call: Any, error: Exception) -> str:
-    culprit = "something that it uses"
+    culprit, advice = "something that it uses", "Make that object inside the function, or leave it out."
     for label, value in _used(*call).items():
         try:
             pickled(value)
         except Exception as culprits_error:
             culprit, error = f"{label}, a {type(value).__name__},", culprits_error
+            if isinstance(value, private.CustomOpDef):  # simulated ranks may not define it
+                advice = "Define that operator in a file, and import it."
             break
     return (
         f"{getattr(call[0], '__name__', 'the function')}: {culprit} cannot be copied ({type(error).__name__}: {error})."
-        " Each rank works on its own copy of the function and of what it uses, as separate processes do. "
-        "Make that object inside the function, or leave it out."
+        f" Each rank works on its own copy of the function and of what it uses, as separate processes do. {advice}"
     )
 
 

@@ -4,6 +4,8 @@ Nothing is kept between runs: groups, threads and sockets are made in a few mill
 returns.
 """
 
+import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.autograd import profiler
+from torch.library import Library
 
 from ..errors import CourseError
 from ..meter import gpu_bytes
 from .errors.message import error_of
 from .errors.rank_error import Kept
+from .learner_code import importing
 from .rank_threads import process_state
 from .rank_threads.coordinator import ThreadCoordinator
 from .rank_threads.own_modules import Variables
@@ -101,11 +105,14 @@ def _refusals() -> Iterator[Replacement]:
 
     torch's profiler crashes the process when two threads start it. torch.export sets flags and patches modules for the
     whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
+    When a thread defines an operator again, torch frees the code that a different thread is in.
     """
     yield profiler, "_prepare_profiler", _refused_on_ranks("torch's profiler", profiler._prepare_profiler)
     yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
     yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)
     yield torch.jit, "trace", _refused_on_ranks("torch.jit.trace", torch.jit.trace)
+    for owner, name in ((private.CustomOpDef, "__init__"), (Library, "__init__"), (Library, "define")):
+        yield owner, name, _operators_refused_on_ranks(getattr(owner, name))
 
 
 def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,3 +125,24 @@ def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., 
         return function(*args, **kwargs)
 
     return call
+
+
+def _operators_refused_on_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse new operators on two or more ranks. An import may define them: it runs once. torch itself makes libraries
+    that only add code to operators, such as at the first `vmap`."""
+
+    @functools.wraps(method)
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        rank = interposer.current()
+        adds_code_only = method is _LIBRARY and "DEF" not in (*args, *kwargs.values())
+        if rank is None or rank.world_size == 1 or adds_code_only or importing(sys._getframe(1)):
+            return method(owner, *args, **kwargs)
+        raise CourseError(
+            "a new operator belongs to the whole process, and simulated ranks share one process. Define it in a file, "
+            'and import that file. Or give each rank a process: World(..., backend="processes").'
+        )
+
+    return call
+
+
+_LIBRARY = Library.__init__

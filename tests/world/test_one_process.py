@@ -1,5 +1,6 @@
 """What torch does for a whole process, where several ranks share one."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from course_lib import RankError, World
+from course_lib import CourseError, RankError, World
 
 
 def train(group: dist.ProcessGroup | None = None) -> None:
@@ -86,6 +87,60 @@ def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards() -> None:
     with pytest.raises(RankError, match=r"CourseError: torch\.export changes .* Give each rank a process: World"):
         world.run(lambda: torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)))
     world.run(train)
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+DEFINITIONS = {
+    "custom_op": lambda: torch.library.custom_op("of_a_rank::twice", twice, mutates_args=()),
+    "define": lambda: torch.library.define("of_a_rank::twice", "(Tensor x) -> Tensor"),
+    "Library": lambda: torch.library.Library("of_a_rank", "DEF"),
+}
+
+
+@pytest.mark.parametrize("define", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_new_operators_are_refused_on_simulated_ranks(define) -> None:
+    with pytest.raises(RankError, match=r"^both ranks raised CourseError: a new operator .* Define it in a file, and"):
+        World(2).run(define)
+
+
+def test_an_imported_file_may_define_operators_and_one_rank_too(tmp_path, monkeypatch) -> None:
+    (tmp_path / "file_of_operators.py").write_text(OPERATORS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def import_and_call() -> list[float]:
+        import file_of_operators
+
+        doubled = torch.vmap(twice)(torch.ones(2))  # torch's own library
+        return torch.ops.of_a_file.half(file_of_operators.twice(doubled)).tolist()
+
+    assert list(World(2).run(import_and_call)) == [[2.0, 2.0]] * 2
+    operator = sys.modules["file_of_operators"].twice
+    for backend in ("simulated", "processes"):
+        assert list(World(2, backend=backend).run(lambda: operator(torch.ones(1)).item())) == [2, 2]
+    for _ in range(2):
+        assert World(1).run(lambda: DEFINITIONS["custom_op"]()(torch.ones(1)).item())[0] == 2
+
+
+OPERATORS = """
+import torch
+
+@torch.library.custom_op("of_a_file::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+library = torch.library.Library("of_a_file", "FRAGMENT")
+library.define("half(Tensor x) -> Tensor")
+library.impl("half", lambda x: x / 2, "CPU")
+"""
+
+
+def test_the_refusal_of_an_operator_of_the_notebook_says_where_to_define_it() -> None:
+    operator = torch.library.custom_op("of_a_notebook::twice", twice, mutates_args=())
+    with pytest.raises(CourseError, match=r"'operator', a CustomOpDef, cannot .* Define that operator in a file, and"):
+        World(2).run(lambda: operator(torch.ones(1)))
 
 
 @pytest.mark.slow

@@ -43,6 +43,11 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"look whether the mesh has fewer ranks than the world: {who(same)} may not be in it. Make it of all "
             "ranks, or leave out what uses it where mesh.get_coordinate() is None."
         )
+    if report.raised.type == "BdbQuit":
+        advice = (
+            "take `breakpoint()` (or pdb) out, and print what you want to know: the debugger ends a rank that has no "
+            "keyboard."
+        )
     return headline, advice_for(report.raised.message) or advice
 
 

@@ -76,12 +76,17 @@ class Processes:
         places = self.places
         number = next(pool.numbers)
         run_loop = RunLoop(pool.take(places), number, order.late, order.lines)
-        run_loop.run(self._jobs(places, number, order, run_loop.coordinator.started), order.timeout)
-        if run_loop.coordinator.fault is not None:
-            if run_loop.coordinator.fault.kind == "raised":
-                pool.confirm()  # a broken connection may be reported before the death that broke it
-            run_loop.end()
-        run_loop.close()
+        try:
+            run_loop.run(self._jobs(places, number, order, run_loop.coordinator.started), order.timeout)
+            if run_loop.coordinator.fault is not None:
+                if run_loop.coordinator.fault.kind == "raised":
+                    pool.confirm()  # a broken connection may be reported before the death that broke it
+                run_loop.end()
+            run_loop.close()
+        except BaseException:  # a signal handler's: the ranks would go on, and a message may be half read
+            pool.drop(places)
+            run_loop.release()
+            raise
         pool.drop([places[rank] for rank in run_loop.spent])
         if run_loop.reports or not all(left.has_group for left in run_loop.left.values()):
             pool.spoil_group()

@@ -130,9 +130,13 @@ class RunLoop:
     def close(self) -> None:
         """Read the ranks' last output. All ranks have left or are dead."""
         self._read_while(lambda: not self.output.ended >= self.left.keys(), DEATH)
+        self.release()
+        self.replaced = [rank for rank in self.spent if not self._processes[rank].process.machine_lost]
+
+    def release(self) -> None:
+        """Show the output that has arrived, and close the selector."""
         self.output.close()
         self._selector.close()
-        self.replaced = [rank for rank in self.spent if not self._processes[rank].process.machine_lost]
 
     @property
     def calls(self) -> list[list[Call]]:

@@ -34,12 +34,21 @@ def run_ranks(
     for rank in ranks:
         rank.start()
     silent = time.monotonic() + (SILENT if lines.every else 0.0)
-    _supervise(coordinator, ranks, timeout, late, lambda: _show(ranks, lines) if time.monotonic() > silent else None)
     by_number = {rank.rank: rank for rank in ranks}
-    reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
-    _close_groups(coordinator, ranks)
-    _show(ranks, lines)
-    lines.close()
+    reports: list[RankReport] = []
+    try:
+        _supervise(
+            coordinator, ranks, timeout, late, lambda: _show(ranks, lines) if time.monotonic() > silent else None
+        )
+    except BaseException:  # a signal handler's: the ranks would go on
+        coordinator.fail("interrupted")
+        raise
+    finally:
+        if coordinator.fault is not None:
+            reports = _end(coordinator, coordinator.fault, by_number, late)
+        _close_groups(coordinator, ranks)
+        _show(ranks, lines)
+        lines.close()
     ended = [(report, by_number[report.rank]) for report in reports]
     return [report.ended(rank.raised, stopped=not rank.is_alive()) for report, rank in ended]
 

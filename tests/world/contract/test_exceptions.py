@@ -1,5 +1,6 @@
 """What a learner reads of an exception: its line, the lines of a cell, its traceback, and no frames of ours."""
 
+import bdb
 import linecache
 import os
 import pickle
@@ -439,3 +440,22 @@ def test_a_column_is_sent(local_world) -> None:
             dist.recv(torch.empty(4), 0)
 
     assert any(line.startswith("Next: pass tensor.contiguous().") for line in lines(failure(local_world(2), program)))
+
+
+def test_a_destroyed_group_is_named_without_its_address(local_world) -> None:
+    def program() -> None:
+        group = dist.new_group([0, 1])
+        dist.destroy_process_group(group)
+        dist.all_reduce(torch.ones(2), group=group)
+
+    error = failure(local_world(2), program)
+    assert lines(error)[0].startswith("both ranks raised ValueError: Process group <torch.distributed.")
+    assert "ProcessGroup object> is not initialized" in str(error)
+    assert "this rank has destroyed it, or never had it." in lines(error)[-1]
+
+
+def test_the_end_of_a_debugger_names_it() -> None:
+    def program() -> None:
+        raise bdb.BdbQuit  # as breakpoint() does where no keyboard answers
+
+    assert lines(failure(World(2), program))[-1].startswith("Next: take `breakpoint()` (or pdb) out, and print what ")

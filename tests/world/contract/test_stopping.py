@@ -2,7 +2,9 @@
 
 import importlib
 import re
+import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -35,6 +37,34 @@ def test_an_interrupt_stops_every_rank(world, interrupt) -> None:
     assert told[3] == "Next: if the ranks stood still, look at rank 0, which others waited for."
     assert "\n".join(interrupted._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
     assert works(three)
+
+
+def test_an_exception_of_a_signal_handler_stops_every_rank(local_world, capsys) -> None:
+    class Alarm(Exception):
+        pass
+
+    def sound(*_) -> None:
+        raise Alarm
+
+    def program() -> None:
+        print("begun")
+        while True:
+            dist.all_reduce(torch.ones(2))
+
+    two = local_world(2, timeout=30)
+    two.run(rank)  # starts the processes
+    threads = threading.active_count()
+    before = signal.signal(signal.SIGALRM, sound)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(Alarm):
+            two.run(program)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert "begun" in capsys.readouterr().out
+    assert threading.active_count() == threads
+    assert works(two)
 
 
 @pytest.mark.slow
