@@ -221,6 +221,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [t(0, 0)] * 4, ""),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
+        ([(t(1, 5), t(9, 7))] * 2, [(t(1, 5), t(9, 7)), (t(1, 5), t(18, 14))], "Exactly 2 times the expected value"),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
         ([[[1, 2], [3], [1, 2]]], [[[3], [1, 2], [1, 2]]], "The right items, in a different order"),

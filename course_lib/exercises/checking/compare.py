@@ -10,7 +10,7 @@ from .failures import NO_FUNCTION, asks_for_a_function, failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .observe import Trial
-from .patterns import ranks_differ, recognise_order, recognise_pattern
+from .patterns import ranks_differ, recognise_not_combined, recognise_order, recognise_pattern
 from .plain import Array, Cause, Gap, Opaque, Path, Plain, at, difference
 from .texts import first_character, first_element, kind, pair, short
 
@@ -105,7 +105,9 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     whole = inner.path and not (named and (inner.alike or inner.decided))
     form = recognise_form(inner)
     found = form and (recognise_order(gap, inner.path) or form)
-    found = found or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
+    gaps = [gap, inner] if whole else [inner]
+    for recognise in (recognise_pattern, recognise_not_combined):
+        found = found or next((cause for one in gaps if (cause := recognise(one)) is not None), None)
     return found or _next_step(trial, gap, inner)
 
 

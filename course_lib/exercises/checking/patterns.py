@@ -119,9 +119,10 @@ def _one_for_all(gap: Gap) -> Cause | None:
     )
 
 
-def _not_combined(gap: Gap) -> Cause | None:
+def recognise_not_combined(gap: Gap) -> Cause | None:
+    """Return the cause if one rank has the result that all ranks should have. A different pattern says more."""
     right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
-    if len(right) != 1 or ranks_differ(gap) is None:
+    if gap.decided or len(right) != 1 or ranks_differ(gap) is None:
         return None
     return Cause(
         likely=f"Only rank {right[0]} has the right result. All ranks should have it.",
@@ -166,5 +167,4 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _one_for_all,
     _rounded,
     _reordered,
-    _not_combined,
 )

@@ -1,5 +1,6 @@
 """The bytes that a layer keeps from forward to backward, measured."""
 
+import itertools
 import random
 
 import torch
@@ -25,14 +26,18 @@ class Gated(nn.Module):
 
 
 class LastToken(nn.Module):
-    """A layer that keeps a storage as a whole and as a view of a different size, and uses a part of a parameter."""
+    """A layer that keeps a storage as a whole and as a view of a different size, and uses a part of a parameter.
+
+    Its buffer is in no state dict.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.first, self.fused = nn.Linear(width, width), nn.Parameter(torch.ones(3 * width, width))
+        self.register_buffer("scale", torch.full((width,), 2.0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.first(x).relu()
+        hidden = (self.first(x) * self.scale).relu()
         return F.linear(hidden[-1:], self.fused.chunk(3)[1])
 
 
@@ -52,7 +57,7 @@ def draw(rng: random.Random, number: int) -> Case:
     if number == 4:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
     if number == 5:
-        name, make = "Linear, ReLU, then a part of a fused weight for the last token", LastToken
+        name, make = "Linear, scaled by a buffer, ReLU, then a part of a fused weight for the last token", LastToken
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
@@ -176,6 +181,6 @@ def by_tensors(layer: nn.Module, x: torch.Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or len(saved), lambda i: saved[i - 1]):  # type: ignore[func-returns-value]
         layer(x).sum().backward()
     storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in saved}
-    for tensor in layer.state_dict().values():
+    for tensor in itertools.chain(layer.parameters(), layer.buffers()):
         storages.pop(tensor.untyped_storage()._cdata, None)
     return sum(map(len, storages.values()))

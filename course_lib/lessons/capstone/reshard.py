@@ -9,13 +9,13 @@ from torch import Tensor
 from ...exercises import Case, Exercise, Solution
 
 PADDING = (torch.nan, 0.0, 7.0)
-WORLDS = ((4, 2), (2, 4), (4, 3), (3, 2), (1, 4), (4, 1))
+WORLDS = ((4, 2), (2, 4), (4, 3), (3, 2), (1, 4), (4, 1), (3, 3))
 """The number of ranks before and after, in each draw."""
 
 
 def draw(rng: random.Random, number: int) -> Case:
     before, after = WORLDS[number % len(WORLDS)]
-    numel, padding = rng.randint(3, 5) * 12 + (9, 5, 1, 7, 2, 3)[number % 6], PADDING[number % 3]
+    numel, padding = rng.randint(3, 5) * 12 + (9, 5, 1, 7, 2, 3, 4)[number % 7], PADDING[number % 3]
     if number == 4:
         numel = 5  # `chunk(4)` returns three chunks
     seed, dtype = rng.getrandbits(32), (torch.float32, torch.float64, torch.float16)[number % 3]
@@ -39,7 +39,7 @@ def trial(solution: Solution, shards: list[Tensor], numel: int, world_size: int)
 
 
 exercise = Exercise("capstone.reshard", title="The same values on a different number of ranks", draw=draw, trial=trial,
-    task="""
+    case_count=7, task="""
     Each rank saved one of `shards`. They are flat, equally long, and in the order of the ranks. Joined, they contain
     `numel` elements, and then padding, which can have any value. Return the elements as `world_size` shards: again
     flat, equally long and in order, padded with as few zeros as possible. Give each shard its own memory, because a

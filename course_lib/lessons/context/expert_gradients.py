@@ -12,13 +12,14 @@ from ..data_parallel.data import give_gradients, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Draw an expert without a token, and so without a gradient, on one rank of draw 1."""
+    """Draw an expert without a token, and so without a gradient, on one rank of draw 1; all of a rank's in draw 2."""
     world_size, seed, idle = draw_world_size(rng, number), rng.getrandbits(31), rng.randrange(2)
     shapes, shared = [(rng.randint(1, 3), rng.randint(1, 3)) for _ in range(5)], 2 + number % 2
 
     def args(rank: int) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         params = parameters(shapes, torch.float64, seed)
-        give_gradients(params, seed, rank, unused=[shared] if number == 1 and rank == idle else [])
+        unused = {1: [shared], 2: range(shared, 5)}.get(number, []) if rank == idle else []
+        give_gradients(params, seed, rank, unused)
         return params[:shared], params[shared:]
 
     what = f"{shared} shared parameters, {5 - shared} of the rank's own expert"

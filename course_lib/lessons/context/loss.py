@@ -33,10 +33,10 @@ def averaged(solution: Solution, seed: int, tokens: Tensor, mine: Tensor) -> Any
     """Return the gradients and the loss as data parallel makes them: each is averaged over ranks."""
     weight, position = normal(KINDS, KINDS, seed=seed), normal(len(tokens), KINDS, seed=seed + 1)
     leaves = {"weight": weight.requires_grad_(), "position": position.requires_grad_()}
-    scored = []
+    scored = list[int]()
 
     def model(inputs: Tensor, places: Tensor) -> Tensor:
-        scored.append(len(inputs))
+        scored.extend(torch.arange(len(tokens))[places].flatten().tolist())
         return weight[inputs] + position[places]
 
     loss = solution(model, tokens, mine)
@@ -46,7 +46,10 @@ def averaged(solution: Solution, seed: int, tokens: Tensor, mine: Tensor) -> Any
     for value in averages.values():
         dist.all_reduce(value)
         value /= dist.get_world_size()
-    return averages | {"tokens that it scored besides its own": max(0, sum(scored) - len(mine))}
+    return averages | {
+        "tokens that it scored besides its own": max(0, len(scored) - len(mine)),
+        "places of other ranks that it scored": sorted({*scored} - {*mine.tolist()}),
+    }
 
 
 def gradient(leaf: Tensor) -> Tensor:

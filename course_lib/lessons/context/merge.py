@@ -21,7 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
         output, seen = normal(2, tokens, size, seed=seed)
         total, seen_total = normal(2, tokens, 1, seed=seed + 1)
         if number in (1, 3):
-            large = torch.tensor([0.0] + [200.0] * (tokens - 1))[:, None]  # one maximum does not serve all queries
+            large = torch.tensor([0.0] + [100.0] * (tokens - 1))[:, None]  # one maximum does not serve all queries
             total, seen_total = total + large, seen_total + large
         if number in (2, 3):
             output[:2], total[:2] = 0, -torch.inf
@@ -33,7 +33,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=1, args=args, what=what + ", two of which have seen nothing yet" * (number in (2, 3)))
 
 
-exercise = Exercise("context.merge", title="Softmax in two pieces", draw=draw, case_count=5, tolerance=1e-5,
+exercise = Exercise("context.merge", title="Softmax in two pieces", draw=draw, case_count=5, tolerance=5e-4,
     inputs_matter=False, task="""
     A query has attended to some keys, with the result `output`, and then to other keys, with the result `seen`. For
     each of the two, `total` is the logarithm of the sum of exp(score) over its keys. Return the result over all keys,

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...exercises import Case, Exercise, Solution
@@ -12,11 +13,17 @@ from .data import DTYPES, draw_shapes, parameters
 def draw(rng: random.Random, number: int) -> Case:
     count, dtype, seed = rng.randint(5, 9), DTYPES[number % 2], rng.getrandbits(32)
     shapes = draw_shapes(rng, count)
+    if number % 4 == 2:
+        shapes[rng.randrange(count)] = (0, 3)
 
     def made() -> list[nn.Parameter]:
         params = parameters(shapes, dtype, seed)
         if number % 4 == 3:  # of two dtypes
             params[::2] = parameters(shapes[::2], DTYPES[0], seed)
+        if number % 4 == 1:  # views of one tensor
+            flat = torch.cat([param.detach().flatten() for param in params])
+            pieces = flat.split([param.numel() for param in params])
+            params = [nn.Parameter(piece.view_as(param)) for piece, param in zip(pieces, params, strict=True)]
         return params
 
     sizes = [param.nbytes for param in made()]
@@ -181,7 +188,7 @@ def takes_from_the_end(params: list[nn.Parameter], bucket_bytes: int) -> list[li
     left, buckets = list(params), []
     while left:
         bucket = [left.pop()]
-        while left and sum(param.untyped_storage().nbytes() for param in bucket) < bucket_bytes:
+        while left and sum(param.nbytes for param in bucket) < bucket_bytes:
             bucket.append(left.pop())
         buckets.append(bucket)
     return buckets

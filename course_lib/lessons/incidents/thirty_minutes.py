@@ -32,7 +32,7 @@ def draw(rng: random.Random, number: int) -> Case:
     count = (6 if number == 0 else 3) * world_size
     texts = [rng.choice("abcdef") * rng.randint(1, 4) + str(n) for n in range(count)]
     if number > 0:
-        texts[-1] = texts[0]  # a text may come twice
+        texts[-1], texts[1] = texts[0], texts[0]  # a text may come twice, also within a part
     what = f"{len(texts)} texts"
     return Case(world_size=world_size, args=lambda rank: (texts, Tokenizer(PAUSE if number == 0 else 0.0)), what=what)
 

@@ -197,10 +197,12 @@ exercise.edit("clears-gradients", {"y.backward(grad)": "part.zero_grad()\ny.back
     to the gradient of the batch. Next: do not clear them within a step.
     """)
 
-exercise.edit("last-micro-batch-only", {"sum(losses) if": "losses[-1] if"}, """
+LAST_ONLY = """
     You return the loss of the last micro-batch only. Next: add up the losses of all micro-batches, each as its part of
     the mean.
-    """)
+    """
+exercise.edit("last-micro-batch-only", {"sum(losses) if": "losses[-1] if"}, LAST_ONLY)
+exercise.edit("last-micro-batch-undivided", {"sum(losses) if": "losses[-1] * len(xs) if"}, LAST_ONLY)
 
 exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, NO_GRADIENT_OF_THE_INPUT)
 

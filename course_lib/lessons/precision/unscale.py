@@ -12,11 +12,14 @@ from ...exercises import Case, Exercise, Solution, at_most, draw_world_size, nor
 
 
 def draw_bad(rng: random.Random, number: int, world_size: int, count: int) -> dict[tuple[int, int], float]:
-    """Return the number that is not finite, by rank and shard: none, or one in the last shard, or in the first."""
+    """Return the number that is not finite, by rank and shard: none, or one in the last shard, or in the first.
+
+    Draws 1 and 3 contain NaN, draw 2 contains ∞, and draw 5 −∞.
+    """
     if number in (0, 4):
         return {}
     rank, shard = (world_size - 1, count - 1) if number in (1, 2) else (rng.randrange(world_size), 0)
-    return {(rank, shard): math.nan if number % 2 else math.copysign(math.inf, rng.random() - 0.5)}
+    return {(rank, shard): {2: math.inf, 5: -math.inf}.get(number, math.nan)}
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -125,9 +128,15 @@ exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf
     You look only for infinities. Infinity minus infinity is NaN, so an overflow can also appear as NaN.
     Next: use `isfinite()`, which is false for both.""")
 
-exercise.edit("only-nan", {"all(grad.isfinite().all()": "not any(grad.isnan().any()"}, """
-    You look only for NaN. An overflow gives an infinity first, and a NaN only if it is computed with further.
-    Next: use `isfinite()`, which is false for both.""")
+NO_INFINITY = """
+    An infinity is not found, at least of one sign. An overflow gives an infinity first, and a NaN only if it is
+    computed with further. Next: use `isfinite()`, which is false for NaN and for infinities of both signs."""
+
+exercise.edit("only-nan", {"all(grad.isfinite().all()": "not any(grad.isnan().any()"}, NO_INFINITY)
+
+exercise.edit("minus-infinity-passes", {"all(grad.isfinite().all()": "all(grad.max() < math.inf"}, NO_INFINITY)
+
+exercise.edit("infinity-passes", {"all(grad.isfinite().all()": "all(grad.min() > -math.inf"}, NO_INFINITY)
 
 exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
