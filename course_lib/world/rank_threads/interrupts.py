@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
 from typing import Any
 
 PATIENCE = 10.0
@@ -18,10 +17,10 @@ class _Late(list[Any]):
 
     def __init__(self, handler: Any) -> None:
         super().__init__()
-        self._handler, self._until = handler, inf
+        self._handler, self._until = handler, 0.0
 
     def __call__(self, *signal_and_frame: Any) -> None:
-        if time.monotonic() > self._until and callable(self._handler):
+        if self and time.monotonic() > self._until and callable(self._handler):
             self.clear()
             self._handler(*signal_and_frame)
             return
