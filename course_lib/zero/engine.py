@@ -6,12 +6,13 @@ How gradients and parameters travel is in each stage's own file, which can be re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import reduce
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adafactor, Optimizer
 
 from . import optimizer_state
 from .buckets import FlatBucket, Shard
@@ -202,12 +203,19 @@ class Engine(nn.Module):
             The L2 norm before, 0-dim, the same on every rank: as `torch.nn.utils.clip_grad_norm_` in one process.
         """
         self.average_gradients()
+        norm = self.total_norm()
         mine = [shard.values for shard in self.shards()]
-        norm = torch.nn.utils.get_total_norm([values.grad for values in mine if values.grad is not None])
-        norm = self.ranks.sum_over_shards(norm.to(self.buckets[0].device).square()).sqrt()
         # Those of the model, too, if a stage keeps them: a later backward adds to what was clipped.
         torch.nn.utils.clip_grads_with_norm_({*mine, *self.trained}, max_norm, norm)
         return norm
+
+    def total_norm(self) -> Tensor:
+        """Return the L2 norm of the averaged gradients of all shards, 0-dim, the same on every rank."""
+        grads = [shard.values.grad for shard in self.shards() if shard.values.grad is not None]
+        # A rank may have shards of one dtype only, or none: the sum needs the same dtype on every rank.
+        widest = reduce(torch.promote_types, [bucket.master_dtype for bucket in self.buckets]).to_real()
+        norm = torch.nn.utils.get_total_norm(grads).to(self.buckets[0].device, widest)
+        return self.ranks.sum_over_shards(norm.square()).sqrt()
 
     # -- the state as a whole: call each of these on every rank --------------------------------------------------------
 

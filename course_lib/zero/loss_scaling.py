@@ -6,7 +6,6 @@ it again. A scale that is too large makes infinities: then the step is skipped a
 exponent has the range of fp32's, needs none of this.
 """
 
-import torch
 from torch import Tensor
 
 from .engine import Engine
@@ -43,12 +42,11 @@ class LossScaler:
         if self._finite is not None:
             return
         self.engine.average_gradients()
-        grads = [shard.values.grad for shard in self.engine.shards() if shard.values.grad is not None]
-        for grad in grads:
-            grad.mul_(1 / self.current_scale)
-        norm = torch.nn.utils.get_total_norm(grads).to(self.engine.buckets[0].device)
+        for shard in self.engine.shards():
+            if shard.values.grad is not None:
+                shard.values.grad.mul_(1 / self.current_scale)
         # An overflow is in one rank's shard, and all ranks must skip the step.
-        self._finite = bool(self.engine.ranks.sum_over_shards(norm).isfinite())
+        self._finite = bool(self.engine.total_norm().isfinite())
 
     def step(self) -> bool:
         """Step the engine unless a gradient has overflowed on any rank, and adapt the scale.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .backward import after_backward, before_backward, check_finished, tensors_in, weakly
 from .buckets import FlatBucket

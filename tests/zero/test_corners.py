@@ -143,6 +143,32 @@ def test_parameters_of_several_dtypes(engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtypes", [(torch.float64,), (torch.float32, torch.float64), (torch.complex64, torch.float32)])
+def test_a_norm_on_ranks_that_own_nothing_or_a_single_dtype(engine, dtypes) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers = nn.ParameterList(nn.Parameter(torch.full((), 2.0, dtype=dtype)) for dtype in dtypes)
+
+        def forward(self):
+            return sum(number.abs().square().double() for number in self.numbers)
+
+    def rank(scaled):
+        ours = made(engine, Model())
+        scaler = zero.LossScaler(ours, scale=2.0)
+        scaler.scale(ours()).backward() if scaled else ours().backward()
+        scaler.unscale_() if scaled else None
+        return ours.clip_grad_norm_(1e9)
+
+    reference = Model()
+    reference().backward()
+    norm = nn.utils.get_total_norm([param.grad for param in reference.parameters()])
+    for scaled in (False, True):
+        for ours in world(4).run(rank, scaled):
+            torch.testing.assert_close(ours, norm)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_fp16_skips_the_steps_that_overflow_on_any_rank(engine) -> None:
     def rank():
         torch.manual_seed(0)
