@@ -38,21 +38,21 @@ def parameters_by_unit(model: nn.Module, units: Iterable[nn.Module]) -> dict[nn.
     Raises:
         ValueError: a unit is not within the model, or is within another unit.
     """
-    by_unit: dict[nn.Module, list[Parameter]] = {model: []}
-    unit_of: dict[nn.Module, nn.Module] = {}
+    units, inside = list(units), set(model.modules()) - {model}
+    by_unit: dict[nn.Module, list[Parameter]] = {model: [], **{unit: [] for unit in units}}
+    units_of: dict[nn.Module, set[nn.Module]] = defaultdict(set)  # several, if they share a module
     for unit in units:
-        by_unit[unit] = []
         for module in unit.modules():
-            if module in unit_of or module not in set(model.modules()) - {model}:
+            if module not in inside or units.count(unit) > 1 or (module in units and module is not unit):
                 raise ValueError(
                     f"units: a {type(module).__name__} of a {type(unit).__name__} is in two units, or not within the "
                     "model. Take units from model.modules(), none of them within another."
                 )
-            unit_of[module] = unit
+            units_of[module].add(unit)
     homes: dict[Parameter, set[nn.Module]] = defaultdict(set)
     for module in model.modules():
         for param in module.parameters(recurse=False):
-            homes[param].add(unit_of.get(module, model))
+            homes[param] |= units_of.get(module, {model})
     for param, units_of_it in homes.items():
         by_unit[units_of_it.pop() if len(units_of_it) == 1 else model].append(param)
     return {unit: params for unit, params in by_unit.items() if params or unit is model}

@@ -608,6 +608,44 @@ def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it() -> None:
         world(2).run(rank)
 
 
+class Sharing(nn.Module):
+    """Blocks that share a module, as a transformer's blocks share their rotary positions, and one after them."""
+
+    def __init__(self, shared) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.ModuleDict({"shared": shared, "own": nn.Linear(5, 5)}) for _ in range(3))
+        self.head = nn.Linear(5, 2)
+        for block in self.blocks:
+            block.forward = lambda x, block=block: x + block["own"](block["shared"](x)).tanh()
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("shared", [nn.GELU, lambda: nn.BatchNorm1d(5, affine=False), lambda: nn.Linear(5, 5)])
+def test_blocks_may_share_a_module(engine, shared) -> None:
+    def build():
+        torch.manual_seed(0)
+        return Sharing(shared())
+
+    def rank():
+        ours = made(engine, build())
+        for step in range(3):
+            ours.zero_grad()
+            loss_of(ours, batch(step, 0)).backward()
+            ours.step()
+        return ours.state_dict()
+
+    reference = build()
+    one_process(reference, SGD, {"lr": 0.1}, 1, range(3))
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
