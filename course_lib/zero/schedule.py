@@ -46,6 +46,9 @@ class Units:
             # First of the pre-hooks, last of the forward hooks: those that the model has may use its parameters.
             module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]), prepend=True)
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))
+            for param in params:
+                if param.requires_grad:
+                    param.register_hook(partial(weakly(self._on_gradient), number))
         self._prefetch, self._reduce, self._finish = prefetch, weakly(reduce), weakly(finish)
         self._in_backward = False
         self.running: list[Unit] = []  # units whose forward has begun and not ended
@@ -118,6 +121,11 @@ class Units:
         if unit.number > 0:
             self._come_to(unit.number)
         unit.ready()
+
+    def _on_gradient(self, number: int, grad: Tensor) -> None:
+        self._before_backward(
+            self.units[number]
+        )  # if a unit returns an object, backward has not come through its output's tensors
 
     def _come_to(self, number: int) -> None:
         """Go back through the units as far as `number`."""

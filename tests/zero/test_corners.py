@@ -878,6 +878,51 @@ def test_an_output_may_be_a_dataclass_with_slots(engine) -> None:
     assert [*world(2).run(rank)] == pytest.approx([(2 * 3 * 4**2 + 2 * 4**2) ** 0.5] * 2)
 
 
+class Holder:
+    """What no engine looks into."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_model_and_its_blocks_may_return_any_object(engine, blocks) -> None:
+    class Block(nn.Linear):
+        def forward(self, held):
+            return Holder(super().forward(held.value).tanh())
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.blocks = Block(5, 5), nn.ModuleList(Block(5, 5) for _ in range(blocks))
+
+        def forward(self, x):
+            held = self.first(Holder(x))
+            for block in self.blocks:
+                held = block(held)
+            return torch.distributions.Normal(held.value, 1.0)
+
+    def rank():
+        ours = made(engine, Model())
+        for step in range(3):
+            ours.zero_grad()
+            (-ours(batch(step, dist.get_rank())).log_prob(torch.ones(3, 5)).mean()).backward()
+            ours.step()
+        return ours.state_dict()
+
+    reference = Model()
+    optimizer = SGD(reference.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        together = torch.cat([batch(step, rank) for rank in range(2)])
+        (-reference(together).log_prob(torch.ones(6, 5)).mean()).backward()
+        optimizer.step()
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_gradient_penalty_trains_if_ranks_exchange_which_parameters_they_used(engine) -> None:
     def loss(model, x):
