@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.utils._pytree import tree_map_only
 
 SMALL_BYTES = 2**20
@@ -44,7 +44,7 @@ def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:
 
 
 class ShardedOptimizer(Optimizer):
-    """A torch optimizer of any class, with its state spread over the ranks, like `ZeroRedundancyOptimizer`.
+    """A torch optimizer of any class but LBFGS, with its state spread over the ranks, like `ZeroRedundancyOptimizer`.
 
     Args:
         params: parameters, or parameter groups, as for any optimizer; the same on every rank, in the same order.
@@ -55,6 +55,7 @@ class ShardedOptimizer(Optimizer):
 
     Raises:
         TypeError, ValueError: `params` is not what any optimizer takes, or is empty.
+        ValueError: `optimizer_class` is LBFGS, whose step is one for all parameters, and there are several ranks.
     """
 
     optim: Optimizer
@@ -75,6 +76,11 @@ class ShardedOptimizer(Optimizer):
         self._whole: dict[int, Any] | None = None  # the state of all ranks, where it was consolidated
         super().__init__(params, defaults)
         self.optim = optimizer_class([self._owned(group) for group in self.param_groups], **defaults)
+        if isinstance(self.optim, LBFGS) and self.world_size > 1:
+            raise ValueError(
+                "LBFGS computes one step for all parameters together. Each rank of a ShardedOptimizer would compute "
+                "one for a part of them. Use LBFGS itself on every rank, with averaged gradients."
+            )
         self.state, self.defaults = self.optim.state, self.optim.defaults  # schedulers look for momentum in defaults
         _copy_options(self.optim.param_groups, self.param_groups)
 

@@ -484,3 +484,20 @@ def test_a_state_of_other_groups_is_refused() -> None:
 def test_bad_parameters_are_refused(make, error) -> None:
     with pytest.raises(RankError, match=error):
         world(2).run(lambda: ShardedOptimizer(make(), SGD))
+
+
+def test_lbfgs_is_refused_on_several_ranks() -> None:
+    def rank():
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = ShardedOptimizer([weight], torch.optim.LBFGS, lr=0.1, max_iter=1)
+
+        def closure():
+            weight.grad = torch.ones(2)
+            return weight.sum()
+
+        optimizer.step(closure)
+        return weight.tolist()
+
+    assert world(1).run(rank)[0] != [1.0, 1.0]
+    with pytest.raises(RankError, match=r"LBFGS computes one step for all parameters together.* Use LBFGS itself on"):
+        world(2).run(rank)
