@@ -57,6 +57,14 @@ class Ranks:
         return values
 
 
+def _add_param_group(param_group: dict[str, Any]) -> None:
+    raise ValueError(
+        "add_param_group: an engine trains the parameters that it was made with, and ranks would not average the "
+        "gradients of others. Make the engine with all groups, param_groups=[...]. To train a group only later, freeze "
+        "it after that: param.requires_grad = False."
+    )
+
+
 class Engine(nn.Module):
     """A model that trains on several ranks as it would in one process, on all their batches together.
 
@@ -119,9 +127,17 @@ class Engine(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name == "optimizer":  # its own zero_grad would leave the gradients in `buckets`, or in the model
+        if name == "optimizer":
+            if isinstance(value, Adafactor) and self.ranks.world_size > 1:
+                raise ValueError(
+                    "Adafactor computes with whole matrices, and this engine would give it shards of flattened "
+                    "parameters: it would train differently on each number of ranks. Use DataParallel, or a "
+                    "ShardedOptimizer, which leaves parameters whole."
+                )
             engine = weakref.proxy(self)
+            # Its own zero_grad would leave the gradients in `buckets`, or in the model
             value.zero_grad = lambda set_to_none=True: engine.zero_grad(set_to_none)
+            value.add_param_group = _add_param_group
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output for this rank's part of the batch."""
