@@ -70,7 +70,7 @@ class InBackward:
     """
 
     def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], scale: float, reduce: Fn, finish: Fn) -> None:
-        self._buckets, self._scale = buckets, scale
+        self._model, self._buckets, self._scale = model, buckets, scale
         self._reduce, self._finish = weakly(reduce), weakly(finish)
         self._bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
         self._waiting: list[FlatBucket] = []
@@ -81,8 +81,9 @@ class InBackward:
             param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
 
     def _on_output(self, model: nn.Module, args: Any, output: Any) -> None:
-        check_finished(self._in_backward)
-        before_backward(output, self._begin)
+        if model is self._model:  # a copy of the model has this hook, too
+            check_finished(self._in_backward)
+            before_backward(output, self._begin)
 
     def _begin(self) -> None:
         if self.enabled and not self._in_backward:

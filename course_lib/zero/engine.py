@@ -35,6 +35,18 @@ class Ranks:
         self.world_size = dist.get_world_size(process_group) if sharded else 1
         self.scale = 1 / dist.get_world_size(process_group)
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled, and with it what has ranks: an engine, and the model of a `Stage3`.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "an engine cannot be copied or pickled, nor can the model of a Stage3: a process group belongs to it. Copy "
+            "the model before you make the engine (AveragedModel(model), copy.deepcopy(model)), or make a model anew "
+            "and load engine.state_dict() into it. To save or return an engine, take its state_dict()."
+        )
+
     def share(self, tensors: Iterable[Tensor]) -> None:
         """Copy the values of the first rank to every rank, in place. Tensors on the meta device have none."""
         for tensor in tensors:

@@ -66,7 +66,7 @@ class Unit:
     """
 
     def __init__(self, number: int, params: Iterable[Parameter], ranks: Ranks) -> None:
-        self.number, self._group = number, ranks.process_group
+        self.number, self._ranks = number, ranks
         kinds = in_buckets(params, math.inf)
         self.buckets = [FlatBucket(kind, ranks.rank, ranks.world_size, copy=True) for kind in kinds]
         self._gathers: list[tuple[FlatBucket, Any]] = []
@@ -78,7 +78,7 @@ class Unit:
             if bucket.flat_param is None:
                 bucket.flat_param = bucket.new_flat(bucket.dtype)
                 shard = bucket.param_shard.to(bucket.dtype)
-                work = dist.all_gather_single(bucket.flat_param, shard, group=self._group, async_op=True)
+                work = dist.all_gather_single(bucket.flat_param, shard, group=self._ranks.process_group, async_op=True)
                 self._gathers.append((bucket, work))
 
     def ready(self) -> None:

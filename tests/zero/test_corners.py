@@ -1,6 +1,7 @@
 """The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
 
 import copy
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -753,8 +754,64 @@ def test_units_must_be_modules_of_the_model_and_apart() -> None:
 
     with pytest.raises(RankError, match="units: a Linear of a Linear is in two units, or not"):
         world(2).run(rank, lambda model: [nn.Linear(2, 2)])
-    with pytest.raises(RankError, match="units: a Linear of a Linear is in two units"):
+    with pytest.raises(RankError, match="units: a Linear of a Sequential is in two units"):
         world(2).run(rank, lambda model: [model.blocks[0], model.blocks[0][2]])
+    with pytest.raises(RankError, match="units: a Sequential of a Sequential is in two units"):
+        world(2).run(rank, lambda model: [model.blocks[0], model.blocks[0]])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_is_neither_copied_nor_pickled(engine) -> None:
+    def rank(copied) -> None:
+        copied(made(engine, nn.Linear(2, 2)))
+
+    for copied in (copy.deepcopy, torch.optim.swa_utils.AveragedModel, lambda ours: pickle.dumps(ours.ranks)):
+        with pytest.raises(RankError, match=r"an engine cannot be copied or pickled.*AveragedModel\(model\)"):
+            world(2).run(rank, copied)
+    if engine == "Stage3":
+        with pytest.raises(RankError, match="nor can the model of a Stage3"):
+            world(2).run(rank, lambda ours: copy.deepcopy(ours.module))
+
+
+@pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2"])
+def test_a_copy_of_the_model_trains_by_itself(engine) -> None:
+    def rank():
+        model = nn.Linear(5, 3)
+        ours = made(engine, model)
+        train(ours, dist.get_rank(), [0])
+        ours.zero_grad()
+        twin = copy.deepcopy(model)
+        loss_of(twin, batch(1, dist.get_rank())).backward()
+        return twin.weight.grad, [shard.values.grad for shard in ours.shards()]
+
+    grads = [grad for grad, ours in world(2).run(rank) if ours.count(None) == len(ours)]
+    assert len(grads) == 2 and not torch.equal(*grads)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_group_that_is_added_later_is_refused(engine) -> None:
+    def rank() -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        ours = made(engine, model, param_groups=list(model[1].parameters()))
+        ours.optimizer.add_param_group({"params": list(model[0].parameters())})
+
+    with pytest.raises(RankError, match=r"add_param_group: an engine trains .* all groups, param_groups=\[...\]"):
+        world(2).run(rank)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_adafactor_is_refused_where_parameters_are_cut(engine) -> None:
+    def rank():
+        ours = made(engine, nn.Linear(4, 4), torch.optim.Adafactor)
+        loss_of(ours, torch.ones(1, 4)).backward()
+        ours.step()
+
+    world(1).run(rank)
+    if engine == "DataParallel":
+        world(2).run(rank)
+        return
+    with pytest.raises(RankError, match=r"Adafactor computes with whole matrices.* Use DataParallel, or a ShardedOpt"):
+        world(2).run(rank)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
