@@ -95,6 +95,7 @@ class Engine(nn.Module):
     Attributes:
         trained: the parameters that require a gradient.
         frozen: the shards that this rank holds of all other parameters.
+        zeroed: how often `zero_grad` has freed the gradients.
         shapes: the shape of each whole parameter.
     """
 
@@ -121,7 +122,7 @@ class Engine(nn.Module):
         if not self.trained:
             raise ValueError("no parameter of the model requires a gradient: there is nothing to train.")
         ranks.share([*model.parameters(), *model.buffers()])
-        self._buffers_differ = False
+        self._buffers_differ, self.zeroed = False, 0
 
     def _check_parts(self) -> None:
         """Refuse to share and average different parts, such as experts: `parallel` marks modules that have some."""
@@ -186,6 +187,7 @@ class Engine(nn.Module):
         if not set_to_none:
             raise ValueError("zero_grad(set_to_none=False): an engine frees its gradients. Leave the argument out.")
         super().zero_grad()
+        self.zeroed += 1
         for bucket in self.buckets:
             bucket.zero_grad()
 

@@ -32,6 +32,7 @@ class LossScaler:
         self.growth_interval = growth_interval
         self.good_steps = 0  # in a row
         self._finite: bool | None = None  # whether the gradients are; None while they are scaled
+        self._zeroed = 0  # the engine's count when they were unscaled: zero_grad may come instead of a step
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the scaled loss, in fp32, to call `backward` on."""
@@ -39,14 +40,14 @@ class LossScaler:
 
     def unscale_(self) -> None:
         """Divide the averaged gradients by the scale. Call this on every rank; a second call has no effect."""
-        if self._finite is not None:
+        if self._finite is not None and self._zeroed == self.engine.zeroed:
             return
         self.engine.average_gradients()
         for shard in self.engine.shards():
             if shard.values.grad is not None:
                 shard.values.grad.mul_(1 / self.current_scale)
         # An overflow is in one rank's shard, and all ranks must skip the step.
-        self._finite = bool(self.engine.total_norm().isfinite())
+        self._finite, self._zeroed = bool(self.engine.total_norm().isfinite()), self.engine.zeroed
 
     def step(self) -> bool:
         """Step the engine unless a gradient has overflowed on any rank, and adapt the scale.

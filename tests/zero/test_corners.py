@@ -916,6 +916,25 @@ def test_an_evaluation_between_unscaling_and_the_step_changes_nothing(engine) ->
         close(weights, dict(reference.state_dict()))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_that_is_left_out_after_unscaling_leaves_the_next_one_right(engine) -> None:
+    def rank():
+        ours = made(engine, make("stack"))
+        scaler = zero.LossScaler(ours, scale=1024.0)
+        for step in range(2):
+            ours.zero_grad()
+            scaler.scale(loss_of(ours, batch(step, dist.get_rank()))).backward()
+            scaler.unscale_()
+            if step == 1:  # the first norm may have been too large
+                assert scaler.step()
+        return ours.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, [1])
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
 @dataclass(slots=True)
 class Output:
     scores: torch.Tensor
