@@ -89,8 +89,8 @@ class Engine(nn.Module):
         find_unused: whether ranks exchange which parameters they used.
 
     Raises:
-        ValueError: there is nothing to train, `param_groups` are not of this model, or a module of `parallel` has
-            different parameters on these ranks.
+        ValueError: there is nothing to train, `param_groups` are not of this model, a module of `parallel` has
+            different parameters on these ranks, or two parameters share memory.
 
     Attributes:
         trained: the parameters that require a gradient.
@@ -108,6 +108,7 @@ class Engine(nn.Module):
         super().__init__()
         self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self._check_parts()
+        self._check_memory()
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}
         for param in model.parameters():
@@ -136,6 +137,21 @@ class Engine(nn.Module):
                         "over which this engine would share and average them. Make the engine for a process group of "
                         "ranks that have the same parts, such as the data axis of a mesh. If there is none, train "
                         "without an engine: experts with parallel.average_gradients."
+                    )
+
+    def _check_memory(self) -> None:
+        """Refuse parameters that share memory, unless none is trained: an engine gives each memory of its own."""
+        names: dict[Any, str] = {}
+        trained: set[Any] = set()
+        for name, param in self.module.named_parameters():
+            place = param.untyped_storage()._cdata, param.storage_offset()
+            if param.numel() and not param.is_meta:
+                trained |= {place} if param.requires_grad else set()
+                if names.setdefault(place, name) != name and place in trained:
+                    raise ValueError(
+                        f"rank {dist.get_rank()}: {names[place]} and {name} are two parameters in the same memory, "
+                        "which an engine would train apart. To tie weights, let both names have one parameter: "
+                        "model.head.weight = model.embedding.weight, without nn.Parameter() and without .data."
                     )
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -789,6 +789,23 @@ def test_a_copy_of_the_model_trains_by_itself(engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("frozen", ["", "0", "2", "02"])
+def test_two_parameters_in_the_same_memory_are_refused(engine, frozen) -> None:
+    def rank() -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        model[2].weight = nn.Parameter(model[0].weight.data)
+        for number in frozen:
+            model[int(number)].weight.requires_grad_(False)
+        made(engine, model)
+
+    if frozen == "02":
+        world(2).run(rank)
+        return
+    with pytest.raises(RankError, match=r"0.weight and 2.weight are two parameters in the same memory.* one param"):
+        world(2).run(rank)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_group_that_is_added_later_is_refused(engine) -> None:
     def rank() -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
