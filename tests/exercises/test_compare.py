@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict, at_most, only_calls, same_calls
 from course_lib.exercises.checking.compare import findings
 from course_lib.exercises.checking.patterns import recognise_pattern
-from course_lib.exercises.checking.plain import Array, Gap, Opaque, difference, plain, same
+from course_lib.exercises.checking.plain import HUGE, Array, Gap, Opaque, difference, plain, same
 from course_lib.exercises.checking.texts import pair, short
 from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
@@ -53,6 +54,7 @@ def test_numbers_of_other_libraries_and_subclasses_become_pythons_own() -> None:
         float,
         str,
     ]
+    assert plain([Fraction(3, 2), Fraction(10**400)]) == (1.5, HUGE)
 
 
 @pytest.mark.parametrize(

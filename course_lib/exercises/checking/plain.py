@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,15 @@ _detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.T
 
 
 def plain(value: Any, depth: int = 0) -> Plain:
-    """Return a copy of `value` as plain data; a list becomes a tuple, and a number of numpy a number."""
+    """Return a copy of `value` as plain data; a list becomes a tuple, a number of numpy and a Fraction a number."""
     kind = type(value)  # not isinstance, which trusts an object's `__class__`
     if issubclass(kind, np.generic):
         value = np.generic.item(value)
         kind = type(value)
     if value is None or kind is bool:
         return value
+    if kind is Fraction:
+        return HUGE if abs(value) > sys.float_info.max else float(value)
     if issubclass(kind, int) and abs(int.__pos__(value)) > sys.float_info.max:
         return HUGE
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):

@@ -28,16 +28,16 @@ class Gated(nn.Module):
 class LastToken(nn.Module):
     """A layer that keeps a storage as a whole and as a view of a different size, and uses a part of a parameter.
 
-    Its buffer is in no state dict.
+    It does not keep its input, and its buffer is in no state dict.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.fused = nn.Linear(width, width), nn.Parameter(torch.ones(3 * width, width))
-        self.register_buffer("scale", torch.full((width,), 2.0), persistent=False)
+        self.first, self.fused = nn.Linear(width, 2 * width), nn.Parameter(torch.ones(3 * width, 2 * width))
+        self.register_buffer("scale", torch.full((2 * width,), 2.0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = (self.first(x) * self.scale).relu()
+        hidden = (self.first(x.relu()) * self.scale).relu()
         return F.linear(hidden[-1:], self.fused.chunk(3)[1])
 
 
@@ -57,7 +57,7 @@ def draw(rng: random.Random, number: int) -> Case:
     if number == 4:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
     if number == 5:
-        name, make = "Linear, scaled by a buffer, ReLU, then a part of a fused weight for the last token", LastToken
+        name, make = "ReLU, Linear, scaled by a buffer, ReLU, a part of a fused weight for the last token", LastToken
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
@@ -166,6 +166,10 @@ exercise.edit("each-shape-its-storage", {KEY: "kept[storage.data_ptr(), tensor.s
 exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
     Next: leave out only parameters and buffers.""")
+
+exercise.edit("input-always", {"return sum": "pack(x)\nreturn sum"}, """
+    You count the input in every case. This layer computes with it at once, and saves only what it has computed.
+    Next: count what autograd saves, and nothing else.""")
 
 exercise.edit("output-too", {"layer(x)\n": "pack(layer(x))\n"}, """
     You count the layer's output. This layer does not save it; the layer that comes next may.

@@ -28,6 +28,7 @@ def gradients_of_each_step(
         grads = {name: param.grad for name, param in model.named_parameters()}
         seen.append({name: None if grad is None else grad.clone() for name, grad in grads.items()})
         model.zero_grad()
+        model.used = set(range(len(model.layers)))
     return seen
 
 

@@ -82,7 +82,7 @@ class Ladder(nn.Module):
 
 
 def draw_ladder_case(rng: random.Random, number: int) -> Case:
-    """Draw two steps in which every layer is used, or one in which some ranks leave layers out.
+    """Draw two steps in which every layer is used, or in the first of which some ranks leave layers out.
 
     Draw 1 uses the layers in a different order than they are listed, and a bucket holds two or more of them: the last
     parameter of a bucket is not the last that gets its gradient. If ranks leave layers out, all buckets have the same
@@ -97,7 +97,7 @@ def draw_ladder_case(rng: random.Random, number: int) -> Case:
         order, bucket_numel = order[::-1], 3 * max(widths) + 1
     if number in (2, 5):
         width = rng.randint(2, 5)
-        widths, bucket_numel, steps = [width] * layers, 3 * width, 1
+        widths, bucket_numel, steps = [width] * layers, 3 * width, 1 + (number == 5)
         unused = draw_unused(rng, layers, world_size)
 
     def args(rank: int) -> tuple[Ladder, int, list[list[Tensor]]]:
@@ -114,7 +114,9 @@ def draw_ladder_case(rng: random.Random, number: int) -> Case:
         return model, bucket_numel * dtype.itemsize, batches
 
     what = f"{layers} layers, {steps} step{'s' * (steps > 1)}"
-    what += ", 2 micro-batches a step" * (micro_batches > 1) + ", some layers unused on one rank" * any(unused)
+    what += ", 2 micro-batches a step" * (micro_batches > 1)
+    if any(unused):
+        what += ", some layers unused on one rank" + " in the first" * (steps > 1)
     what += ", layers used in a different order than listed" * (number == 1)
     return Case(world_size=world_size, args=args, what=what)
 

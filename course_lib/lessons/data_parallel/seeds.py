@@ -27,7 +27,7 @@ def compared(solution: Solution, make_model: Callable[[], nn.Linear], seed: int)
         if not isinstance(model, nn.Linear):
             return model
         dropout, numbers = nn.functional.dropout(torch.ones(64)).tolist(), torch.rand(10_000).tolist()
-        starts.append((model.weight.tolist(), dropout, numbers))
+        starts.append(([param.tolist() for param in model.parameters()], dropout, numbers))
     everyones: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, starts[0])
     (params, dropout, numbers), again, other = starts

@@ -20,8 +20,8 @@ class Positions(nn.Module):
 def make_model(seed: int, number: int) -> nn.Sequential:
     """Return a model with an embedding, positions, a normalisation with buffers, and a head.
 
-    Draw 0 is plain. From draw 1 on, the head is tied to the embedding; from draw 2 on, the norm or the hidden layer is
-    frozen; from draw 3 on, dtypes differ.
+    Draw 0 is plain. From draw 1 on, the head is tied to the embedding. From draw 2 on, the norm or (in
+    draw 3) the hidden layer is frozen. From draw 3 on, the hidden layer has a different dtype.
     """
     rng = random.Random(seed)
     vocab, width = rng.randint(20, 40), rng.randint(5, 9)
@@ -30,16 +30,16 @@ def make_model(seed: int, number: int) -> nn.Sequential:
     if number >= 1:
         head.weight = embedding.weight
     if number >= 2:
-        (hidden if number % 2 else norm).requires_grad_(False)
+        (hidden if number == 3 else norm).requires_grad_(False)
     if number >= 3:
-        hidden.to((torch.float64, torch.bfloat16, torch.float16)[number % 3])  # trained where it is bfloat16
+        hidden.to((torch.float64, torch.bfloat16, torch.float16)[number % 3])
     return nn.Sequential(embedding, Positions(1, width), hidden, norm, head)
 
 
 def about_model(number: int) -> str:
     """Describe the model of a draw in a few words."""
     tied = "a head that is tied to the embedding" if number else "a head of its own"
-    frozen = f", a frozen {'layer' if number % 2 else 'norm'}" if number >= 2 else ""
+    frozen = f", a frozen {'layer' if number == 3 else 'norm'}" if number >= 2 else ""
     return f"a model with {tied}{frozen}{', in two dtypes' if number >= 3 else ''}"
 
 

@@ -162,8 +162,9 @@ exercise.edit("blocks-return-fp32", {
     "reduce_dtype=torch.float32": "reduce_dtype=torch.float32, output_dtype=torch.float32",
     SHARD: "for unit in [*model.blocks, model]:\n    fully_shard(unit, mp_policy=policy)\n"},
     """
-    With `output_dtype=torch.float32` a block returns fp32, and the layer after the last block has parameters in bf16.
-    Next: leave out the `output_dtype` of the blocks.""")
+    A unit returns fp32, and the layer after it computes with parameters in bf16. A unit returns fp32 with
+    `output_dtype=torch.float32`, or if it has no policy.
+    Next: give every unit the policy, and leave out the `output_dtype`.""")
 
 
 @exercise.variant

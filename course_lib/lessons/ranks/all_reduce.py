@@ -13,8 +13,8 @@ from .ring_reduce_scatter import ring_reduce_scatter
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
-    # In turn: a remainder of 1; of 1 or 2; a matrix; a single rank; on 4 ranks one number, and even sizes.
-    shape = ((5,), (rng.choice([4, 5, 7]),), (3, rng.choice([3, 5])), (2, 2), (), (2, 12))[number % 6]
+    # In turn: a remainder of 1; of 1 or 2; a matrix; a single rank; on 4 ranks one number, and one for each.
+    shape = ((5,), (rng.choice([4, 5, 7]),), (3, rng.choice([3, 5])), (2, 2), (), (2, 2))[number % 6]
     world_size = 4 if number % 6 > 3 else world_size
     dtype, seed = DTYPES[number % 3], rng.getrandbits(32)
     return Case(
@@ -93,6 +93,10 @@ exercise.edit("only-all-gather", {"ring_all_gather(shard)": "ring_all_gather(fla
 exercise.edit("cuts-minus-zero", {"[: flat.numel()]": "[:-padding]"}, """
     If no padding is needed, you cut everything off: `total[:-padding]` is empty when `padding` is 0, because -0 is 0.
     Next: say what to keep instead of what to cut.""")
+
+exercise.edit("always-pads", {"-flat.numel() % dist": "dist.get_world_size() - flat.numel() % dist"}, """
+    If the world size divides the number of elements already, you append a whole world size of zeros, and send them.
+    Next: count how many elements are missing to the next multiple: in this case none.""")
 
 exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
     You pad with as many elements as are left over, `numel % world_size`. The padding is what is missing to the next

@@ -16,17 +16,25 @@ def draw(rng: random.Random, number: int) -> Case:
         numels[0] = 0
     rng.shuffle(numels)
     seed = rng.getrandbits(32)
+
+    def args(rank: int) -> tuple[torch.Tensor]:
+        losses = whole_numbers(numels[rank], seed=seed, rank=rank)
+        losses[-1:] = 0  # a loss like any other, not the mark of padding
+        return (losses,)
+
     return Case(
         world_size=world_size,
-        args=lambda rank: (whole_numbers(numels[rank], seed=seed, rank=rank),),
+        args=args,
         what=f"losses on each: {', '.join(map(str, numels))}",
     )
 
 
 def one_number(solution: Solution, losses: torch.Tensor) -> Any:
-    """Return the mean; a tensor of shape [1] is one number, too."""
+    """Return the mean; a tensor of shape [1] is one number, too, and so are one in fp64 and a Python number."""
     mean = solution(losses)
-    return mean.reshape(()) if isinstance(mean, torch.Tensor) and mean.numel() == 1 else mean
+    if isinstance(mean, int | float):
+        mean = torch.tensor(mean)
+    return mean.reshape(()).float() if isinstance(mean, torch.Tensor) and mean.numel() == 1 else mean
 
 
 exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls", draw=draw, trial=one_number, task="""

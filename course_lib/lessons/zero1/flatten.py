@@ -18,14 +18,16 @@ def draw(rng: random.Random, number: int) -> Case:
     # All elements, and shards: some elements missing; none missing; more missing than left over.
     numel, world_size = ((10, 4), (12, 4), (13, 3), (9, 2), (7, 8), (11, 1))[number % 6]
     dtype, seed = (torch.float32, torch.float64)[number // 3 % 2], rng.getrandbits(32)
-    width = rng.randint(1, 2)
+    width, frozen = rng.randint(1, 2), number % 6 in (2, 5)
     shapes = [(2, width), (1,), (), (numel - 2 * width - 2,)]
 
     def args(rank: int) -> tuple[Params, int]:
         generator = torch.Generator().manual_seed(seed)
-        return [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes], world_size
+        params = [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
+        params[0].requires_grad_(not frozen)
+        return params, world_size
 
-    what = f"parameters of {numel} elements in all, for {world_size} shards, {dtype}"
+    what = f"parameters of {numel} elements in all, for {world_size} shards, {dtype}" + ", one frozen" * frozen
     return Case(world_size=0, args=args, what=what)
 
 
@@ -58,7 +60,7 @@ def flat_and_views(solution: Solution, params: Params, world_size: int) -> Any:
 
 
 exercise = Exercise("zero1.flatten", title="One flat tensor for all", draw=draw, trial=flat_and_views,
-    inputs_matter=False, measured=True,
+    inputs_matter=False, measured=True, tolerance=0,
     rules=[holds_no_more("parameters", "when it is flat"), holds_no_more("other", "when it is flat")], task="""
     Put the values of all parameters into one flat tensor, one after the other, with zeros at the end up to the next
     multiple of `world_size`. The parameters become views of this tensor: a write into the flat tensor changes them.

@@ -24,8 +24,10 @@ def draw(rng: random.Random, number: int) -> Case:
 
     def args(rank: int) -> tuple[Bucket, list[list[Tensor]]]:
         bucket = poisoned_bucket(parameters(shapes, dtype, seed))
+        # In float64 they are no numbers of float32. Over ranks the large parts add up to 0.
+        large = 2**26 * ((rank == 0) - (rank == world_size - 1)) * (dtype == torch.float64)
         backward_grads = [
-            [whole_numbers(*shape, seed=seed + 10 * backward, rank=100 * rank, dtype=dtype) for shape in shapes]
+            [large + whole_numbers(*shape, seed=seed + 10 * backward, rank=100 * rank, dtype=dtype) for shape in shapes]
             for backward in range(backwards)
         ]
         if rank == silent:
@@ -180,9 +182,9 @@ exercise.edit("dropped-in-the-end", {"bucket.flat_grad = None\n": "",
     the tensor that is being sent, and lost. Next: let the bucket drop its gradient when you start the reduction.""")
 
 exercise.edit("kept-by-the-closure", {"nonlocal flat_grad\n": "", FREE: "assert flat_grad is not None\n"}, """
-    The function that you return still refers to the whole gradient after it has been sent. As long as a variable holds
-    the function, the gradient stays in memory.
-    Next: let the function that you return drop its variable after the wait.""")
+    Something still refers to the whole gradient after it has been sent, such as a variable of the function that you
+    return, or an attribute. As long as it does, the gradient stays in memory.
+    Next: let the function that you return drop its variable after the wait, and store the gradient nowhere else.""")
 
 exercise.edit("all-reduce-and-cut", {"grad_shard = torch.empty_like(bucket.param_shard)\n": "",
     "dist.reduce_scatter_single(grad_shard, flat_grad, async_op=True)": "dist.all_reduce(flat_grad, async_op=True)",

@@ -35,7 +35,7 @@ def shard_and_parameters(
 
 
 exercise = Exercise("zero3.shard_params", title="Keep a shard of the parameters", draw=draw_params,
-    trial=shard_and_parameters, measured=True, inputs_matter=False, rules=[lets_go(AFTER)], task="""
+    trial=shard_and_parameters, measured=True, inputs_matter=False, tolerance=0, rules=[lets_go(AFTER)], task="""
     Join the parameters into one flat tensor, in their order, with zeros behind the last, so that its length is a
     multiple of the world size. Cut it into world size shards, and return this rank's shard: rank 0 has the first. An
     optimizer will update the shard, so it must be a leaf: autograd does not link it to the parameters. Leave each of
