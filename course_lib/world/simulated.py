@@ -103,11 +103,13 @@ def _allow_open_files() -> None:
 def _refusals() -> Iterator[Replacement]:
     """Yield refusals of what can run only once at a time in a process, which simulated ranks share.
 
-    torch's profiler crashes the process when two threads start it. torch.export sets flags and patches modules for the
+    torch's profiler crashes the process when two threads start it, or when one starts it that could not prepare it: a
+    `profile` with a schedule does so as its `with` ends. torch.export sets flags and patches modules for the
     whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
     When a thread defines an operator again, torch frees the code that a different thread is in.
     """
-    yield profiler, "_prepare_profiler", _refused_on_ranks("torch's profiler", profiler._prepare_profiler)
+    for step in ("_prepare_profiler", "_enable_profiler"):
+        yield profiler, step, _refused_on_ranks("torch's profiler", getattr(profiler, step))
     yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
     yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)
     yield torch.jit, "trace", _refused_on_ranks("torch.jit.trace", torch.jit.trace)
@@ -120,7 +122,7 @@ def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., 
         if interposer.current() is not None:
             raise CourseError(
                 f"{name} changes the state of the whole process, and simulated ranks share one process. Give each rank "
-                'a process: World(..., backend="processes").'
+                'a process: World(…, backend="processes").'
             )
         return function(*args, **kwargs)
 
@@ -139,7 +141,7 @@ def _operators_refused_on_ranks(method: Callable[..., Any]) -> Callable[..., Any
             return method(owner, *args, **kwargs)
         raise CourseError(
             "a new operator belongs to the whole process, and simulated ranks share one process. Define it in a file, "
-            'and import that file. Or give each rank a process: World(..., backend="processes").'
+            'and import that file. Or give each rank a process: World(…, backend="processes").'
         )
 
     return call

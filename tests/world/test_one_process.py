@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from course_lib import CourseError, RankError, World
 
@@ -25,11 +25,19 @@ def profiled() -> bool:
     return "sent" in {event.key for event in profiler.key_averages()}
 
 
+def profiled_by_a_schedule() -> None:
+    with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=1)) as profiler:
+        for _ in range(3):
+            train()
+            profiler.step()
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(world_size) -> None:
+@pytest.mark.parametrize("function", [profiled, profiled_by_a_schedule])
+def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(function, world_size) -> None:
     world = World(world_size)
     with pytest.raises(RankError, match=r"CourseError: torch's profiler changes .* Give each rank a process: World"):
-        world.run(profiled)
+        world.run(function)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         world.run(train)
         torch.ones(1).sum()

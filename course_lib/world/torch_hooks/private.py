@@ -52,7 +52,7 @@ _NEEDED: dict[Any, list[str]] = {
         "_clear_DTensor_sharding_propagator_cache",
     ],
     torch.autograd.Variable: ["_execution_engine"],
-    torch.autograd.profiler: ["_prepare_profiler"],
+    torch.autograd.profiler: ["_prepare_profiler", "_enable_profiler"],
     native: ["_set_thread_isolation_mode", "_create_work_from_future"],
     c10d: ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
     torch.random: ["default_generator"],
