@@ -106,13 +106,15 @@ def _refusals() -> Iterator[Replacement]:
     torch's profiler crashes the process when two threads start it, or when one starts it that could not prepare it: a
     `profile` with a schedule does so as its `with` ends. torch.export sets flags and patches modules for the
     whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
-    When a thread defines an operator again, torch frees the code that a different thread is in.
+    torch.fx.symbolic_trace patches every module's call while it traces: when two threads trace, the patch stays. When a
+    thread defines an operator again, torch frees the code that a different thread is in.
     """
     for step in ("_prepare_profiler", "_enable_profiler"):
         yield profiler, step, _refused_on_ranks("torch's profiler", getattr(profiler, step))
     yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
     yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)
     yield torch.jit, "trace", _refused_on_ranks("torch.jit.trace", torch.jit.trace)
+    yield torch.fx.Tracer, "trace", _symbolic_trace_refused_on_ranks(torch.fx.Tracer.trace)
     for owner, name in ((private.CustomOpDef, "__init__"), (Library, "__init__"), (Library, "define")):
         yield owner, name, _operators_refused_on_ranks(getattr(owner, name))
 
@@ -125,6 +127,19 @@ def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., 
                 'a process: World(…, backend="processes").'
             )
         return function(*args, **kwargs)
+
+    return call
+
+
+def _symbolic_trace_refused_on_ranks(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse tracing on two or more ranks, unless it is a part of compiling, for which torch holds a lock."""
+    refused = _refused_on_ranks("torch.fx.symbolic_trace", trace)
+
+    @functools.wraps(trace)
+    def call(tracer: torch.fx.Tracer, *args: Any, **kwargs: Any) -> Any:
+        rank = interposer.current()
+        allowed = rank is None or rank.world_size == 1 or isinstance(tracer, private.PythonKeyTracer)
+        return (trace if allowed else refused)(tracer, *args, **kwargs)
 
     return call
 

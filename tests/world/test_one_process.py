@@ -83,7 +83,12 @@ def test_the_message_on_unused_parameters_says_how_to_read_their_names(own_debug
 
 
 @pytest.mark.parametrize(
-    "trace", [lambda *args: torch.export.draft_export(*args), lambda *args: torch.jit.trace(*args)]
+    "trace",
+    [
+        lambda *args: torch.export.draft_export(*args),
+        lambda *args: torch.jit.trace(*args),
+        lambda model, _: torch.fx.symbolic_trace(model),
+    ],
 )
 def test_other_tracers_are_refused_too(trace) -> None:
     with pytest.raises(RankError, match="changes the state of the whole process"):
@@ -95,6 +100,13 @@ def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards() -> None:
     with pytest.raises(RankError, match=r"CourseError: torch\.export changes .* Give each rank a process: World"):
         world.run(lambda: torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)))
     world.run(train)
+
+
+def test_one_rank_and_the_kernel_trace_with_fx() -> None:
+    def nodes() -> int:
+        return len(torch.fx.symbolic_trace(torch.nn.Linear(2, 2)).graph.nodes)
+
+    assert World(1).run(nodes)[0] == nodes()
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:

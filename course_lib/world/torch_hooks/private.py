@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.distributed import distributed_c10d as c10d
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer as PythonKeyTracer
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend "fake")
 from torch.utils._pytree import tree_map_only
