@@ -64,7 +64,7 @@ def _from_histories(
     difference, unfinished = first_difference(fault, calls), _unfinished(fault, reports)
     if difference and fault.kind == "mismatch" and fault.detail != "collective":
         advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
-    elif difference:
+    elif difference and fault.kind != "mismatch":
         advice = SAME_CALLS
     scatters = any(call.inside == "backward" and "reduce_scatter" in call.variant for call in fault.calls.values())
     if scatters and not difference and (fault.kind == "absent" or fault.detail == "collective"):
