@@ -6,6 +6,7 @@ returns.
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -114,6 +115,7 @@ def _refusals() -> Iterator[Replacement]:
     yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
     yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)
     yield torch.jit, "trace", _refused_on_ranks("torch.jit.trace", torch.jit.trace)
+    yield torch.jit, "script", _one_thread_at_a_time(torch.jit.script)
     yield torch.fx.Tracer, "trace", _symbolic_trace_refused_on_ranks(torch.fx.Tracer.trace)
     for owner, name in ((private.CustomOpDef, "__init__"), (Library, "__init__"), (Library, "define")):
         yield owner, name, _operators_refused_on_ranks(getattr(owner, name))
@@ -127,6 +129,18 @@ def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., 
                 'a process: World(…, backend="processes").'
             )
         return function(*args, **kwargs)
+
+    return call
+
+
+def _one_thread_at_a_time(script: Callable[..., Any]) -> Callable[..., Any]:
+    """Let one thread at a time call torch.jit.script, which compiles a module's class once for all."""
+    lock = threading.RLock()
+
+    @functools.wraps(script)
+    def call(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
+        with lock:
+            return script(*args, _frames_up=_frames_up + 1, **kwargs)  # it looks names up in its caller's frame
 
     return call
 

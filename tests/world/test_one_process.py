@@ -102,6 +102,31 @@ def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards() -> None:
     world.run(train)
 
 
+class Scripted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_simulated_ranks_script_modules_of_the_same_classes() -> None:
+    def scripted() -> list[int]:
+        class Pair:
+            def __init__(self, value: int) -> None:
+                self.value = value
+
+        torch.jit.script(Pair)
+        model = torch.jit.script(Scripted())
+        dist.all_reduce(gradient := torch.autograd.grad(model(torch.ones(1, 2)).sum(), model.layers[8].weight)[0])
+        return list(gradient.shape)
+
+    assert list(World(8).run(scripted)) == [[2, 2]] * 8
+
+
 def test_one_rank_and_the_kernel_trace_with_fx() -> None:
     def nodes() -> int:
         return len(torch.fx.symbolic_trace(torch.nn.Linear(2, 2)).graph.nodes)
