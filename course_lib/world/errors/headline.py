@@ -168,8 +168,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
         threads = " Give the calls of a thread a group of their own: dist.new_group()."
-        model = " Or the model differs: build the same one on every rank." if _in_a_model(calls) else ""
-        advice = f"{SAME_CALLS}{model}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
+        advice = f"{same_calls(calls)}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
         return f"the ranks call different collectives at the same point: {sides}", advice
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
@@ -205,10 +204,10 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
 
-def _in_a_model(calls: Sequence[Call]) -> bool:
-    """Return whether a model makes all calls in its forward or backward. A line that calls a module names no function
-    of the library."""
-    return {call.inside for call in calls} <= {"", "forward", "backward"}
+def same_calls(calls: Sequence[Call]) -> str:
+    """Return the advice for ranks whose calls do not belong together. The backward pass of one line may make all."""
+    one_backward = len({quoted(call.line) for call in calls}) == 1 and {call.inside for call in calls} == {"backward"}
+    return f"{SAME_CALLS}{' Or the model differs: build the same one on every rank.' if one_backward else ''}"
 
 
 SAME_CALLS = (
