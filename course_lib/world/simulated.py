@@ -6,6 +6,7 @@ returns.
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -103,14 +104,19 @@ def _allow_open_files() -> None:
 def _refusals() -> Iterator[Replacement]:
     """Yield refusals of what can run only once at a time in a process, which simulated ranks share.
 
-    torch's profiler crashes the process when two threads start it. torch.export sets flags and patches modules for the
+    torch's profiler crashes the process when two threads start it, or when one starts it that could not prepare it: a
+    `profile` with a schedule does so as its `with` ends. torch.export sets flags and patches modules for the
     whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
-    When a thread defines an operator again, torch frees the code that a different thread is in.
+    torch.fx.symbolic_trace patches every module's call while it traces: when two threads trace, the patch stays. When a
+    thread defines an operator again, torch frees the code that a different thread is in.
     """
-    yield profiler, "_prepare_profiler", _refused_on_ranks("torch's profiler", profiler._prepare_profiler)
+    for step in ("_prepare_profiler", "_enable_profiler"):
+        yield profiler, step, _refused_on_ranks("torch's profiler", getattr(profiler, step))
     yield torch.export, "export", _refused_on_ranks("torch.export", torch.export.export)
     yield torch.export, "draft_export", _refused_on_ranks("torch.export", torch.export.draft_export)
     yield torch.jit, "trace", _refused_on_ranks("torch.jit.trace", torch.jit.trace)
+    yield torch.jit, "script", _one_thread_at_a_time(torch.jit.script)
+    yield torch.fx.Tracer, "trace", _symbolic_trace_refused_on_ranks(torch.fx.Tracer.trace)
     for owner, name in ((private.CustomOpDef, "__init__"), (Library, "__init__"), (Library, "define")):
         yield owner, name, _operators_refused_on_ranks(getattr(owner, name))
 
@@ -120,9 +126,34 @@ def _refused_on_ranks(name: str, function: Callable[..., Any]) -> Callable[..., 
         if interposer.current() is not None:
             raise CourseError(
                 f"{name} changes the state of the whole process, and simulated ranks share one process. Give each rank "
-                'a process: World(..., backend="processes").'
+                'a process: World(…, backend="processes").'
             )
         return function(*args, **kwargs)
+
+    return call
+
+
+def _one_thread_at_a_time(script: Callable[..., Any]) -> Callable[..., Any]:
+    """Let one thread at a time call torch.jit.script, which compiles a module's class once for all."""
+    lock = threading.RLock()
+
+    @functools.wraps(script)
+    def call(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
+        with lock:
+            return script(*args, _frames_up=_frames_up + 1, **kwargs)  # it looks names up in its caller's frame
+
+    return call
+
+
+def _symbolic_trace_refused_on_ranks(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse tracing on two or more ranks, unless it is a part of compiling, for which torch holds a lock."""
+    refused = _refused_on_ranks("torch.fx.symbolic_trace", trace)
+
+    @functools.wraps(trace)
+    def call(tracer: torch.fx.Tracer, *args: Any, **kwargs: Any) -> Any:
+        rank = interposer.current()
+        allowed = rank is None or rank.world_size == 1 or isinstance(tracer, private.PythonKeyTracer)
+        return (trace if allowed else refused)(tracer, *args, **kwargs)
 
     return call
 
@@ -139,7 +170,7 @@ def _operators_refused_on_ranks(method: Callable[..., Any]) -> Callable[..., Any
             return method(owner, *args, **kwargs)
         raise CourseError(
             "a new operator belongs to the whole process, and simulated ranks share one process. Define it in a file, "
-            'and import that file. Or give each rank a process: World(..., backend="processes").'
+            'and import that file. Or give each rank a process: World(…, backend="processes").'
         )
 
     return call

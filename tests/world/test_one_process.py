@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from course_lib import CourseError, RankError, World
 
@@ -25,11 +25,19 @@ def profiled() -> bool:
     return "sent" in {event.key for event in profiler.key_averages()}
 
 
+def profiled_by_a_schedule() -> None:
+    with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=1)) as profiler:
+        for _ in range(3):
+            train()
+            profiler.step()
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(world_size) -> None:
+@pytest.mark.parametrize("function", [profiled, profiled_by_a_schedule])
+def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(function, world_size) -> None:
     world = World(world_size)
     with pytest.raises(RankError, match=r"CourseError: torch's profiler changes .* Give each rank a process: World"):
-        world.run(profiled)
+        world.run(function)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         world.run(train)
         torch.ones(1).sum()
@@ -75,7 +83,12 @@ def test_the_message_on_unused_parameters_says_how_to_read_their_names(own_debug
 
 
 @pytest.mark.parametrize(
-    "trace", [lambda *args: torch.export.draft_export(*args), lambda *args: torch.jit.trace(*args)]
+    "trace",
+    [
+        lambda *args: torch.export.draft_export(*args),
+        lambda *args: torch.jit.trace(*args),
+        lambda model, _: torch.fx.symbolic_trace(model),
+    ],
 )
 def test_other_tracers_are_refused_too(trace) -> None:
     with pytest.raises(RankError, match="changes the state of the whole process"):
@@ -87,6 +100,38 @@ def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards() -> None:
     with pytest.raises(RankError, match=r"CourseError: torch\.export changes .* Give each rank a process: World"):
         world.run(lambda: torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)))
     world.run(train)
+
+
+class Scripted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_simulated_ranks_script_modules_of_the_same_classes() -> None:
+    def scripted() -> list[int]:
+        class Pair:
+            def __init__(self, value: int) -> None:
+                self.value = value
+
+        torch.jit.script(Pair)
+        model = torch.jit.script(Scripted())
+        dist.all_reduce(gradient := torch.autograd.grad(model(torch.ones(1, 2)).sum(), model.layers[8].weight)[0])
+        return list(gradient.shape)
+
+    assert list(World(8).run(scripted)) == [[2, 2]] * 8
+
+
+def test_one_rank_and_the_kernel_trace_with_fx() -> None:
+    def nodes() -> int:
+        return len(torch.fx.symbolic_trace(torch.nn.Linear(2, 2)).graph.nodes)
+
+    assert World(1).run(nodes)[0] == nodes()
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:

@@ -86,8 +86,8 @@ def in_bytes(count: float) -> str:
 
 
 def numbers(values: Iterable[Any]) -> str:
-    """Return the elements of a tensor: whole numbers below 10⁷, and four digits of the others."""
-    return " ".join(f"{v:.7g}" if v == v // 1 < 1e7 else f"{v:.4g}" for v in values)
+    """Return the elements of a tensor: whole numbers below 10⁷, and four digits of the others, also complex ones."""
+    return " ".join(f"{v:.7g}" if not isinstance(v, complex) and v == v // 1 < 1e7 else f"{v:.4g}" for v in values)
 
 
 # -- the text form -----------------------------------------------------------------------------------------------

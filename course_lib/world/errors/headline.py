@@ -43,6 +43,12 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"look whether the mesh has fewer ranks than the world: {who(same)} may not be in it. Make it of all "
             "ranks, or leave out what uses it where mesh.get_coordinate() is None."
         )
+    lines = {quoted(r.raised.source_line) for r in reports if r.rank in same and r.raised and r.raised.source_line}
+    if report.raised.type == "CheckpointException" and len(lines) > 1:
+        return headline, (
+            "the ranks are at different lines: call save, async_save and load of torch.distributed.checkpoint on every "
+            "rank, in the same order. They call collectives, so an `if` around one of them mixes it up with the next."
+        )
     if report.raised.type == "BdbQuit":
         advice = (
             "take `breakpoint()` (or pdb) out, and print what you want to know: the debugger ends a rank that has no "
@@ -162,8 +168,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     calls = [fault.calls[rank] for rank in sorted(fault.calls)]
     if fault.detail == "collective":
         threads = " Give the calls of a thread a group of their own: dist.new_group()."
-        model = " Or the model differs: build the same one on every rank." if _in_one_backward(calls) else ""
-        advice = f"{SAME_CALLS}{model}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
+        advice = f"{same_calls(calls)}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
         return f"the ranks call different collectives at the same point: {sides}", advice
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
@@ -199,9 +204,10 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
 
-def _in_one_backward(calls: Sequence[Call]) -> bool:
-    """Return whether all calls are made by the backward pass of one line."""
-    return len({quoted(call.line) for call in calls}) == 1 and {call.inside for call in calls} == {"backward"}
+def same_calls(calls: Sequence[Call]) -> str:
+    """Return the advice for ranks whose calls do not belong together. The backward pass of one line may make all."""
+    one_backward = len({quoted(call.line) for call in calls}) == 1 and {call.inside for call in calls} == {"backward"}
+    return f"{SAME_CALLS}{' Or the model differs: build the same one on every rank.' if one_backward else ''}"
 
 
 SAME_CALLS = (

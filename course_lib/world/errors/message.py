@@ -7,7 +7,7 @@ from math import inf
 from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
-from .headline import DIFFERENT_LINES, SAME_CALLS, headline, in_headline, new_groups
+from .headline import DIFFERENT_LINES, SAME_CALLS, headline, in_headline, new_groups, same_calls
 from .histories import counts, first_difference, groups_made, own_in_join
 from .rank_error import Interrupted, Kept, RankError, quoted, way_to
 from .warnings import shared_variables
@@ -65,7 +65,7 @@ def _from_histories(
     if difference and fault.kind == "mismatch" and fault.detail != "collective":
         advice = f"{SAME_CALLS} If the lines may differ: {advice.removeprefix(DIFFERENT_LINES)}"
     elif difference:
-        advice = SAME_CALLS
+        advice = same_calls([*fault.calls.values()]) if fault.kind == "mismatch" else SAME_CALLS
     scatters = any(call.inside == "backward" and "reduce_scatter" in call.variant for call in fault.calls.values())
     if scatters and not difference and (fault.kind == "absent" or fault.detail == "collective"):
         advice += (

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.distributed import distributed_c10d as c10d
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer as PythonKeyTracer
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend "fake")
 from torch.utils._pytree import tree_map_only
@@ -52,7 +53,7 @@ _NEEDED: dict[Any, list[str]] = {
         "_clear_DTensor_sharding_propagator_cache",
     ],
     torch.autograd.Variable: ["_execution_engine"],
-    torch.autograd.profiler: ["_prepare_profiler"],
+    torch.autograd.profiler: ["_prepare_profiler", "_enable_profiler"],
     native: ["_set_thread_isolation_mode", "_create_work_from_future"],
     c10d: ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
     torch.random: ["default_generator"],

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -459,3 +460,15 @@ def test_the_end_of_a_debugger_names_it() -> None:
         raise bdb.BdbQuit  # as breakpoint() does where no keyboard answers
 
     assert lines(failure(World(2), program))[-1].startswith("Next: take `breakpoint()` (or pdb) out, and print what ")
+
+
+def test_a_checkpoint_that_one_rank_saves_while_the_other_loads(world, tmp_path) -> None:
+    def save_on_rank_0_only() -> None:
+        state = {"weight": torch.ones(2)}
+        if rank() == 0:
+            dcp.save(state, checkpoint_id=tmp_path)
+        dcp.load(state, checkpoint_id=tmp_path)
+
+    error = failure(world(2), save_on_rank_0_only)
+    assert "both ranks raised CheckpointException" in str(error)
+    assert "Next: the ranks are at different lines: call save, async_save and load of " in str(error)

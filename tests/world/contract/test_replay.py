@@ -36,6 +36,16 @@ def test_values_before_and_after_each_call_are_kept_on_request(world) -> None:
     assert "replay=True" not in text
 
 
+def test_complex_values_are_shown(local_world) -> None:
+    def add_complex() -> None:
+        part = torch.empty(1, dtype=torch.complex64)
+        dist.reduce_scatter(part, [torch.tensor([1 + 0.25j])] * 2)
+
+    run = local_world(2, replay=True).run(add_complex)
+    assert "[1+0.25j], [1+0.25j] → part [2+0.5j]" in str(run.replay())
+    run.report()
+
+
 def test_values_are_kept_without_the_variables(local_world) -> None:
     def deletes() -> None:
         large = torch.ones(1000)
