@@ -123,9 +123,8 @@ class Units:
         unit.ready()
 
     def _on_gradient(self, number: int, grad: Tensor) -> None:
-        self._before_backward(
-            self.units[number]
-        )  # if a unit returns an object, backward has not come through its output's tensors
+        # If a unit returns an object, backward has not come through its output's tensors.
+        self._before_backward(self.units[number])
 
     def _come_to(self, number: int) -> None:
         """Go back through the units as far as `number`."""
