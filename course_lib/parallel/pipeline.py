@@ -63,7 +63,8 @@ class Pipeline:
     """Runs this rank's parts through a schedule.
 
     Args:
-        parts: this rank's parts by their numbers among all, {rank: part} without interleaving.
+        parts: this rank's parts by their numbers among all, {rank: part} without interleaving, which needs at least two
+            ranks: a rank sends nothing to itself.
         schedule: this rank's actions, from schedules.py.
         loss_fn: the mean loss of scores and targets, on the rank that has the last part. A micro-batch counts by all
             its targets, also those of -100, which `cross_entropy` leaves out of its mean.
