@@ -4,7 +4,8 @@ Read `collectives`, then `tensor` (and `vocabulary`), `pipeline`, `context` and 
 with the stages of ZeRO. All is plain torch and `torch.distributed`: nothing here knows on what backend it runs.
 Imports point to the right:
 
-    tensor -> vocabulary -> collectives;  mesh, context, experts -> collectives;  pipeline -> schedules
+    mesh -> tensor -> vocabulary, parts -> collectives;  experts -> parts;  context -> collectives;
+    pipeline -> schedules, collectives
 """
 
 from ..zero import older_torch  # noqa: F401 (gives the collectives the names that they have today)

@@ -24,17 +24,17 @@ Way = Callable[[Tensor], Tensor]
 
 def copy(x: Tensor, group: Group = None) -> Tensor:
     """Return `x`, which is the same on every rank. Backward sums its gradient over the ranks."""
-    return _with_backward(x, lambda x: x.view_as(x), lambda grad: _sum(grad, group))
+    return _with_backward(x, lambda x: x.view_as(x), lambda grad: all_reduce(grad, group))
 
 
 def all_reduce(x: Tensor, group: Group = None) -> Tensor:
     """Return the sum of all ranks' `x`. Backward hands the sum's gradient to each rank."""
-    return _with_backward(x, lambda x: _sum(x, group), lambda grad: grad)
+    return _with_backward(x, lambda x: _sum(x, group), lambda grad: copy(grad, group))
 
 
 def all_gather(x: Tensor, dim: int, group: Group = None) -> Tensor:
     """Return all ranks' `x`, joined along `dim`. Backward sums the gradients and gives each rank its part."""
-    return _with_backward(x, lambda x: join(x, dim, group), lambda grad: _sum_of_my_part(grad, dim, group))
+    return _with_backward(x, lambda x: join(x, dim, group), lambda grad: reduce_scatter(grad, dim, group))
 
 
 def reduce_scatter(x: Tensor, dim: int, group: Group = None) -> Tensor:
@@ -43,7 +43,7 @@ def reduce_scatter(x: Tensor, dim: int, group: Group = None) -> Tensor:
     Raises:
         ValueError: the ranks' parts would not have the same size.
     """
-    return _with_backward(x, lambda x: _sum_of_my_part(x, dim, group), lambda grad: join(grad, dim, group))
+    return _with_backward(x, lambda x: _sum_of_my_part(x, dim, group), lambda grad: all_gather(grad, dim, group))
 
 
 def all_to_all(x: Tensor, sent: list[int], received: list[int], group: Group = None) -> Tensor:
@@ -54,7 +54,7 @@ def all_to_all(x: Tensor, sent: list[int], received: list[int], group: Group = N
         sent, received: how many rows go to each rank, and how many come from it.
     """
     return _with_backward(
-        x, lambda x: _exchange(x, sent, received, group), lambda grad: _exchange(grad, received, sent, group)
+        x, lambda x: _exchange(x, sent, received, group), lambda grad: all_to_all(grad, received, sent, group)
     )
 
 

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .collectives import Group, all_to_all
@@ -66,7 +67,17 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, cut: Cut, group: G
         query, key, value: [batch, heads, tokens, head_size], of this rank's tokens.
         cut: which tokens each rank has, the same on every rank.
         group: the ranks that share the sequence; all of them by default.
+
+    Raises:
+        ValueError: the cut is for a different number of ranks, or gives this rank a different number of tokens.
     """
+    rank, world_size, tokens = dist.get_rank(group), dist.get_world_size(group), {query.shape[2], key.shape[2]}
+    if len(cut.pieces) != world_size or tokens != {len(cut.places(rank))}:
+        raise ValueError(
+            f"rank {rank} of {world_size} has {query.shape[2]} queries and {key.shape[2]} keys, and the cut is of "
+            f"{cut.length} tokens for {len(cut.pieces)} ranks. Make the cut for this sequence and this group, and give "
+            "each rank the tokens at cut.places(rank)."
+        )
     output: Tensor = _RingAttention.apply(query, torch.stack([key, value]), cut, group)
     return output
 
@@ -140,6 +151,7 @@ class _RingAttention(Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, block, output, total = ctx.saved_tensors
         scale = query.shape[-1] ** -0.5

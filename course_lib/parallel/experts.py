@@ -8,6 +8,7 @@ Two all-to-alls of activations in forward, two in backward, and a small one of c
 """
 
 from itertools import cycle
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 
 from ..data import Block
 from .collectives import Group, all_to_all
+from .parts import Part
 
 
-class Experts(nn.Module):
+class Experts(Part):
     """An MLP of `count` experts, of which each rank has count / N: tokens [n, width] to the same.
 
     After forward, `balance` is the auxiliary loss. Its average over the ranks is that of all their tokens.
@@ -33,12 +35,10 @@ class Experts(nn.Module):
     """
 
     balance: Tensor
-    differs_by_rank = True
-    """The ranks of `group` have different parameters. An engine of `zero` over these ranks is refused."""
 
     def __init__(self, width: int, count: int, top: int = 1, group: Group = None) -> None:
-        super().__init__()
-        self.top, self.group, self.world_size = top, group, dist.get_world_size(group)
+        super().__init__(group)
+        self.top, self.world_size = top, dist.get_world_size(group)
         if count % self.world_size:
             raise ValueError(
                 f"{count} experts cannot be shared by {self.world_size} ranks. Choose a number of ranks that divides "
@@ -49,6 +49,11 @@ class Experts(nn.Module):
         every = [_mlp(width) for _ in range(count)]
         mine = range(count)[dist.get_rank(group) * count // self.world_size :][: count // self.world_size]
         self.experts = nn.ModuleDict({str(number): every[number] for number in mine})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Part:
+        if "balance" in vars(self):  # of the last forward, with its graph, which cannot be copied
+            memo[id(self.balance)] = self.balance.detach()
+        return super().__deepcopy__(memo)
 
     def forward(self, tokens: Tensor) -> Tensor:
         scores = self.router(tokens).softmax(dim=1)

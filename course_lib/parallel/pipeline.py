@@ -63,7 +63,8 @@ class Pipeline:
     """Runs this rank's parts through a schedule.
 
     Args:
-        parts: this rank's parts by their numbers among all, {rank: part} without interleaving.
+        parts: this rank's parts by their numbers among all, {rank: part} without interleaving, which needs at least two
+            ranks: a rank sends nothing to itself.
         schedule: this rank's actions, from schedules.py.
         loss_fn: the mean loss of scores and targets, on the rank that has the last part. A micro-batch counts by all
             its targets, also those of -100, which `cross_entropy` leaves out of its mean.
@@ -88,11 +89,21 @@ class Pipeline:
         """Accumulate the gradients of the mean loss over all tokens of all micro-batches.
 
         Args:
-            inputs, targets: tokens [batch, length] of each micro-batch, on every rank. They may differ in size.
+            inputs, targets: tokens [batch, length] of each micro-batch, on every rank: whole sequences. They may differ
+                in size.
 
         Returns:
             The mean loss, on the rank that has the last part; None on the others.
+
+        Raises:
+            ValueError: the schedule is for a different number of micro-batches.
         """
+        scheduled = len({action.micro_batch for action in self.schedule})
+        if not len(inputs) == len(targets) == scheduled:
+            raise ValueError(
+                f"rank {dist.get_rank()}: {len(inputs)} micro-batches of inputs and {len(targets)} of targets, and a "
+                f"schedule for {scheduled}. Cut the batch into as many micro-batches as the schedule has."
+            )
         tokens = sum(target.numel() for target in targets)
         arrived: dict[Action, Tensor] = {}  # what a part was given, while its backward has not come
         computed: dict[Action, Tensor] = {}  # what it made of it

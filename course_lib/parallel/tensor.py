@@ -19,12 +19,13 @@ from torch.nn import functional as F
 
 from ..data import Block, TinyGPT
 from .collectives import Group, all_gather, all_reduce, copy, part, reduce_scatter
+from .parts import Part
 from .vocabulary import look_up, vocabulary_cross_entropy
 
 Layer = TypeVar("Layer", nn.Linear, nn.Embedding)
 
 
-class TensorParallel(nn.Module):
+class TensorParallel(Part):
     """A module whose matrices are cut over the ranks of a group.
 
     Args:
@@ -32,12 +33,9 @@ class TensorParallel(nn.Module):
         sequence_parallel: whether a rank has only its part of the sequence outside the pairs of matrices.
     """
 
-    differs_by_rank = True
-    """The ranks of `group` have different parameters. An engine of `zero` over these ranks is refused."""
-
     def __init__(self, group: Group, sequence_parallel: bool) -> None:
-        super().__init__()
-        self.group, self.sequence_parallel = group, sequence_parallel
+        super().__init__(group)
+        self.sequence_parallel = sequence_parallel
 
     def enter(self, x: Tensor) -> Tensor:
         """Return the activations of the whole sequence, as a pair's first matrix needs them."""
@@ -61,10 +59,18 @@ class TensorParallelBlock(TensorParallel):
     Args:
         block: the whole block, made alike on every rank; its matrices are cut in place.
         group, sequence_parallel: see TensorParallel.
+
+    Raises:
+        ValueError: the block has an attention, an MLP or a forward of its own, or a layer without a bias.
     """
 
     def __init__(self, block: Block, group: Group, sequence_parallel: bool) -> None:
         super().__init__(group, sequence_parallel)
+        _check_plain(block, Block, "forward", "attend", "mlp")
+        if lacking := [name for name, layer in block.named_children() if getattr(layer, "bias", 0) is None]:
+            raise ValueError(
+                f"{lacking[0]} has no bias, which TensorParallelBlock adds. Keep it, and fill it with zeros."
+            )
         self.heads = block.heads // dist.get_world_size(group)
         self.norm1, self.norm2 = block.norm1, block.norm2
         self.query, self.key, self.value, self.up = (
@@ -95,11 +101,13 @@ class TensorParallelGPT(TensorParallel):
         group, sequence_parallel: see TensorParallel.
 
     Raises:
-        ValueError: the number of ranks does not divide heads, width, or vocabulary; or the weights are tied.
+        ValueError: the number of ranks does not divide heads, width, or vocabulary; the weights are tied; or the model
+            computes differently from TinyGPT.
     """
 
     def __init__(self, model: TinyGPT, group: Group = None, *, sequence_parallel: bool = False) -> None:
         super().__init__(group, sequence_parallel)
+        _check_plain(model, TinyGPT, "forward")
         if model.head.weight is model.embedding.weight:
             raise ValueError(
                 "embedding and head are one weight, and each would be cut into a weight of its own. Make TinyGPT with "
@@ -132,6 +140,16 @@ class TensorParallelGPT(TensorParallel):
     def loss_of(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over all tokens, of this rank's scores, the same on every rank."""
         return vocabulary_cross_entropy(scores.flatten(0, 1), targets.flatten(), self.group)
+
+
+def _check_plain(module: nn.Module, kind: type[nn.Module], *names: str) -> None:
+    """Refuse what would be left out in silence: a cut module computes as `kind` does."""
+    for name in names:
+        if getattr(getattr(module, name), "__func__", None) is not getattr(kind, name):
+            raise ValueError(
+                f"this {type(module).__name__} has its own `{name}`, and tensor parallel would compute with that of "
+                f"{kind.__name__}. Cut its layers yourself, with cut_columns and cut_rows of parallel/tensor.py."
+            )
 
 
 def cut_columns(layer: Layer, group: Group) -> Layer:

@@ -24,7 +24,7 @@ def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
     if not runs or not isinstance(runs, Mapping):
         kind = type(runs).__name__
         raise ValueError(f"compare_memory: no run by name in this {kind}. Give at least one, {{'stage 0': run}}.")
-    held = {name: _held(name, run, at) for name, run in runs.items()}
+    held = {name: held_by(name, run, at) for name, run in runs.items()}
     canvas = Canvas()
     draw_bars(canvas, held)
     totals = {name: sum(parts.values()) for name, parts in held.items()}
@@ -41,7 +41,8 @@ def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
     return canvas.picture(caption, text)
 
 
-def _held(name: str, run: Any, at: str | None) -> Mapping[str, int]:
+def held_by(name: str, run: Any, at: str | None = None) -> Mapping[str, int]:
+    """Return what the fullest rank held by category, at its peak or at a mark; nothing if no rank held anything."""
     if at is None:
         peak = fullest(run.memory).at_peak
         return dict(peak.by_category) if peak else {}

@@ -13,7 +13,7 @@ from ..planner import Plan, how, size
 from ..planner.explain import sent
 from .canvas import Canvas
 from .charts.curves import draw_curves
-from .comparison import draw_bars
+from .comparison import draw_bars, held_by
 from .memory import fullest
 from .picture import Picture
 from .tables import Table
@@ -58,7 +58,8 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
         plans: plans for larger models, by name.
 
     Raises:
-        ValueError: there is no run by name, or the number of steps differs from the first rank's or the first run's.
+        ValueError: there is no run by name, a rank returned no list of losses, or the number of steps differs from the
+            first rank's or the first run's.
     """
     if not runs or not isinstance(runs, Mapping):
         kind = type(runs).__name__
@@ -78,13 +79,17 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
         lines = {first: losses[first]} | apart
         draw_curves(canvas, lines, [1.0 + step for step in range(len(losses[first]))], "step", "loss")
     canvas.title("Most that a rank held at once")
-    draw_bars(canvas, {name: fullest(run.memory).at_peak.by_category for name, run in runs.items()})
+    draw_bars(canvas, {name: held_by(name, run) for name, run in runs.items()})
     text = "\n".join([repr(Table(head=HEAD, rows=rows)), *(f"{name}: {words}" for name, words in planned.items())])
     return Report(**vars(canvas.picture(_caption(first, apart, runs), text)), rows=rows, plans=planned)
 
 
 def _averaged(name: str, run: Any) -> list[float]:
     for rank, losses in enumerate(run):
+        if not hasattr(losses, "__len__") or not len(losses):
+            raise ValueError(
+                f"report: rank {rank} of {name!r} returned {losses!r}. Return a list of losses, one a step."
+            )
         if len(losses) != len(run[0]):
             sizes = f"rank {rank} of {name!r} returned {len(losses)} losses, and rank 0 returned {len(run[0])}"
             raise ValueError(f"report: {sizes}. Return one loss for each step on every rank.")
@@ -118,9 +123,11 @@ def _planned(plan: Plan) -> str:
 
 
 def _caption(first: str, apart: Mapping[str, Any], runs: Mapping[str, Any]) -> str:
-    least = min(runs, key=lambda name: fullest(runs[name].memory).peak_bytes)
+    peaks = {name: fullest(run.memory).peak_bytes for name, run in runs.items()}
+    least = min(peaks, key=peaks.__getitem__)
+    needs = f"{least} needs least" if peaks[least] < max(peaks.values()) else "the same for each training"
     others = f"Except {', '.join(apart)}, all" if apart else "All"
     return (
         f"{others} trainings have the losses of {first!r}, within {EQUAL:g} at every step. The bars show the fullest "
-        f"rank at its peak: {least} needs least, {size(fullest(runs[least].memory).peak_bytes)}."
+        f"rank at its peak: {needs}, {size(peaks[least])}."
     )

@@ -137,3 +137,12 @@ def test_zigzag_gives_every_rank_as_much_to_compute() -> None:
     in_order, zigzag = ([seen(make(64, 4), rank) for rank in range(4)] for make in (Cut.in_order, Cut.zigzag))
     assert in_order == [136, 392, 648, 904]
     assert zigzag == [520] * 4
+
+
+@pytest.mark.parametrize(("length", "ranks"), [(16, 4), (16, 1), (12, 2)])
+def test_a_cut_for_different_ranks_or_tokens_is_refused(length, ranks) -> None:
+    """With a cut for four ranks, two of them left out half of the sequence, without a word."""
+    query = torch.zeros(1, 2, 4, 8)
+    message = rf"has 4 queries and 4 keys, and the cut is of {length} tokens for {ranks} ranks"
+    with pytest.raises(RankError, match=message):
+        World(2).run(ring_attention, query, query, query, Cut.in_order(length, ranks))

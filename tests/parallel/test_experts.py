@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
 
 from course_lib import RankError, TinyGPT, World, batch, zero
 from course_lib.parallel import ExpertBlock, Experts, TensorParallelGPT, average_gradients
@@ -87,3 +88,16 @@ def test_an_engine_over_ranks_with_the_same_experts_keeps_them() -> None:
         return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
     assert all(World(4).run(kept))
+
+
+def test_a_copy_after_forward_computes_the_same() -> None:
+    """Neither a process group nor the graph of `balance` can be copied."""
+
+    def same():
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "expert"))
+        experts, tokens = Experts(8, 4, group=mesh.get_group("expert")), torch.randn(5, 8)
+        outputs = experts(tokens)
+        average = AveragedModel(experts).module
+        return torch.equal(average(tokens), outputs) and average.group is experts.group
+
+    assert all(World(2).run(same))

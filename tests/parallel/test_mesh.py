@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from course_lib import RankError, TinyGPT, World, batch, zero
 from course_lib.parallel import (
+    PipelinePart,
     TensorParallelGPT,
     clip_grad_norm_,
     load_whole_state_dict,
@@ -130,15 +131,21 @@ def test_other_meshes_load_the_model() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda cut: AveragedModel(cut).module], ids=["deepcopy", "average"])
 def test_a_copy_of_a_model_has_the_parts_that_are_cut(copied) -> None:
-    """A deep copy of a parameter lost which dimension was cut: a rank returned its part as the whole."""
+    """A deep copy of a parameter lost which dimension was cut: a rank returned its part as the whole.
+
+    Later, a model with a group of its own could not be copied: `cannot pickle ProcessGroup`.
+    """
     expected = alone(range(1))[0][0][1]
 
     def state_and_norm():
-        cut = copied(TensorParallelGPT(model()))
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+        cut = copied(TensorParallelGPT(model(), mesh.get_group("tensor")))
         groups = [torch.distributed.new_group([rank]) for rank in range(2)]
         engine = zero.Stage2(cut, torch.optim.AdamW, groups[torch.distributed.get_rank()])
         inputs, targets = batch(0, 8, 12)
         cut.loss_of(engine(inputs), targets).backward()
+        in_average = whole_state_dict(AveragedModel(cut))  # with the keys that AveragedModel gives them
+        assert torch.equal(in_average["module.head.weight"], whole_state_dict(cut)["head.weight"])
         return whole_state_dict(cut), clip_grad_norm_(engine, MAX_NORM).item()
 
     for state, norm in World(2).run(state_and_norm):
@@ -184,3 +191,24 @@ def test_a_later_run_saves_where_other_ranks_have_saved(tmp_path) -> None:
     World(4).run(save, [[0, 1]])
     World(4).run(save, [[2, 3], [0, 1, 2, 3]])
     assert len([*tmp_path.glob("*/*.pt")]) == 4
+
+
+@pytest.mark.parametrize("use", [whole_state_dict, lambda engine, group=None: clip_grad_norm_(engine, 1.0, group)])
+def test_a_group_over_which_nothing_is_cut_is_refused(use) -> None:
+    """Without its group, a norm on a mesh contained each part twice, and a whole state had twice the rows."""
+
+    def forgotten() -> None:
+        use(engine_on((2, 2), zero.Stage2)[1])
+
+    with pytest.raises(
+        RankError, match=r"this TensorParallelGPT is cut over ranks \[(0, 1|2, 3)\], and `group` has ranks"
+    ):
+        World(4).run(forgotten)
+
+    def of_a_pipeline() -> None:
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "pipe"))
+        part = PipelinePart(model(), mesh.get_local_rank("pipe"), 2)
+        use(zero.Stage2(part, torch.optim.SGD, mesh.get_group("data")), mesh.get_group("pipe"))
+
+    with pytest.raises(RankError, match="this PipelinePart is not cut by tensor parallel"):
+        World(2).run(of_a_pipeline)

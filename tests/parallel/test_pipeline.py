@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from course_lib import TinyGPT, World, batch
+from course_lib import RankError, TinyGPT, World, batch
 from course_lib.parallel import Pipeline, PipelinePart, one_forward_one_backward
 from course_lib.parallel.schedules import Action
 
@@ -163,3 +163,15 @@ def test_activations_and_their_gradients_are_sent_once() -> None:
     activation = 2 * 12 * 16 * 4
     assert [run.comm[rank].sent_bytes // activation for rank in range(4)] == [3, 6, 6, 3]
     assert sum(run.comm[rank].sent_bytes for rank in range(4)) == 18 * activation
+
+
+def test_a_schedule_for_fewer_micro_batches_is_refused() -> None:
+    """It left out the last micro-batches, and divided by their tokens, too."""
+
+    def step() -> None:
+        rank = dist.get_rank()
+        pipeline = Pipeline({rank: PipelinePart(model(), rank, 2)}, one_forward_one_backward(rank, 2, 2), loss_fn)
+        pipeline.step(*micro_batches([1, 1, 1]))
+
+    with pytest.raises(RankError, match="3 micro-batches of inputs and 3 of targets, and a schedule for 2"):
+        World(2).run(step)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from course_lib import RankError, TinyGPT, World, batch
@@ -180,3 +181,44 @@ def test_what_cannot_be_cut_into_equal_parts_is_refused() -> None:
     told = r"rank 1: dimension 1 of \(3, 5\) cannot be cut into 2 equal parts\. Choose a size that the number of ranks"
     with pytest.raises(RankError, match=told):
         World(2).run(lambda: reduce_scatter(torch.ones(3, 5), 1))
+
+
+def with_penalty(whole, loss):
+    """Return the loss and a gradient's norm, whose gradient goes through a backward."""
+    (grad,) = torch.autograd.grad(loss, whole.positions.weight, create_graph=True)
+    return loss + grad.square().sum()
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_gradients_of_gradients_equal_one_process(sequence_parallel) -> None:
+    """They lacked what other ranks contribute to a backward, without a word."""
+    whole, (inputs, targets) = model().double(), batch(0, 4, 12)
+    with sdpa_kernel(SDPBackend.MATH):
+        with_penalty(whole, cross_entropy(whole(inputs).flatten(0, 1), targets.flatten())).backward()
+
+    def penalized():
+        cut, (inputs, targets) = (
+            TensorParallelGPT(model().double(), sequence_parallel=sequence_parallel),
+            batch(0, 4, 12),
+        )
+        with_penalty(cut, cut.loss_of(cut(inputs), targets)).backward()
+        for param in cut.parameters():
+            param.data = param.grad
+        return whole_state_dict(cut)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        for grads in World(2).run(penalized):
+            for name, param in whole.named_parameters():
+                torch.testing.assert_close(grads[name], param.grad)
+
+
+def test_a_model_that_computes_differently_is_refused() -> None:
+    """A cut block computed its own attention, whatever `attend` the whole block had."""
+    whole = model()
+    whole.blocks[1].attend = lambda query, key, value: value
+    with pytest.raises(RankError, match="this Block has its own `attend`, and tensor parallel would compute with that"):
+        World(2).run(TensorParallelGPT, whole)
+    whole = model()
+    whole.blocks[1].down.bias = None
+    with pytest.raises(RankError, match="down has no bias, which TensorParallelBlock adds"):
+        World(2).run(TensorParallelGPT, whole)

@@ -69,6 +69,23 @@ def test_the_caption_names_who_needs_least() -> None:
     assert "sharded needs least, 4 kB" in report({"alone": ALONE, "sharded": SHARDED}).caption
 
 
+def test_trainings_that_need_the_same_are_said_to() -> None:
+    assert "peak: the same for each training, 8 kB" in report({"alone": ALONE, "again": ALONE}).caption
+
+
+def test_trainings_without_tensors_have_a_report() -> None:
+    """Their memory has no moment of its peak, which raised an AttributeError."""
+    bare = Training([[4.0, 3.0]], [0])
+    bare.memory[0].at_peak = None
+    assert report({"bare": bare}).rows[0][4] == "0"
+
+
+@pytest.mark.parametrize("losses", [[], 3.0])
+def test_what_is_no_list_of_losses_is_refused(losses) -> None:
+    with pytest.raises(ValueError, match="Return a list of losses, one a step"):
+        report({"bad": Training([losses], [8000])})
+
+
 def test_the_page_has_the_table_the_figure_and_the_plans_and_so_has_its_text() -> None:
     page = report({"<alone>": ALONE}, plans={"7 B": plan(params=7e9, world_size=8, stage=3)})
     assert page.html.count("<img") == 1 and page.html.count("<table") == 2

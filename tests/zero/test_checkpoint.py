@@ -1,11 +1,13 @@
 """Checkpoints: saved on some ranks and resumed on others, at any stage; and never half of one."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.optim import SGD, AdamW
+from torch.optim.swa_utils import AveragedModel
 
 from course_lib import RankError, zero
 from tests.zero.models import batch, loss_of, make, train, unused_in, world
@@ -202,3 +204,32 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path) -> None:
         RankError, match=r"the state has parameter groups of \[10\] parameters, and this engine has groups of \[1, 1"
     ):
         world(2).run(resume)
+
+
+@pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1, zero.Stage2, zero.Stage3])
+def test_an_average_of_weights_is_that_of_one_process(stage) -> None:
+    """As docs/limits.md says: an engine cannot be copied, but an average that was made before it can follow."""
+
+    def averaged(engine_of):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        average = AveragedModel(model)
+        trained, optimizer, whole = engine_of(model)
+        for step in range(3):
+            trained(torch.full((2, 4), 1.0 + step)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with whole():
+                average.update_parameters(model)
+        return [param.detach().clone() for param in average.parameters()]
+
+    def sharded():
+        def engine_of(model):
+            engine = stage(model, torch.optim.SGD, lr=0.1)
+            return engine, engine, engine.whole
+
+        return averaged(engine_of)
+
+    expected = averaged(lambda model: (model, torch.optim.SGD(model.parameters(), lr=0.1), nullcontext))
+    for ours in world(2).run(sharded):
+        torch.testing.assert_close([*ours], expected)
