@@ -267,6 +267,9 @@ class _Step:
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
             done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
+            if "parameters" in self.settings.offload:
+                back = numel * self.engine.policy.kept / self.hardware.host_link
+                self.streams.issue(HOST, "copy parameters to the host", back, [done])
         late = ("parameters", "expert parameters") if not self.gathers_late else ()
         for what, op in product(late, ("all_gather", "broadcast")):
             if call := self.calls.get((what, "after the step", op)):
