@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
 def _scaled(value: float, units: dict[str, float]) -> str:
     unit, factor = next((unit, factor or 1) for unit, factor in units.items() if abs(value) >= factor)
     scaled = value / factor
-    return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
+    return f"{scaled:.3g} {unit}" if abs(scaled) < 999.5 else f"{scaled:,.0f} {unit}"
 
 
 def count(number: float | str, what: str) -> str:

@@ -51,6 +51,14 @@ def test_the_first_layers_may_be_dense() -> None:
     assert model.idle == EXPERTS * 6 // 8
 
 
+def test_dense_layers_send_no_tokens_to_experts() -> None:
+    given = {"world_size": 4, "expert_parallel": 4}
+    mixed = calls(model=replace(SMALL, dense_layers=1, dense_ffn=300), **given)
+    ranks, nbytes = calls(**given)["expert activations", "all_to_all", "forward"]
+
+    assert mixed["expert activations", "all_to_all", "forward"] == (ranks, nbytes // 2)
+
+
 def test_a_rank_has_a_part_of_the_experts() -> None:
     rank = plan(model=SMALL, world_size=4, expert_parallel=4).piece
 

@@ -198,6 +198,16 @@ def test_frozen_matrices_have_no_gradients() -> None:
     assert flops(lora_rank=4, checkpointing="full")[1] == pytest.approx(backward + forward)
 
 
+def test_almost_all_trained_takes_as_long_as_all() -> None:
+    """The head's weights have gradients, too."""
+    given = {"model": SMALL, "sequence": 10, "attention": "flash"}
+    most, everything = (
+        plan(**given, trainable=share).timeline("h100").busy("compute") for share in (0.9999, 1)
+    )  # fmt: skip
+
+    assert most == pytest.approx(everything, rel=1e-3)
+
+
 def test_useful_flops_are_four_and_six_a_parameter() -> None:
     """mfu x peak / (tokens a second) are the FLOPs of a token."""
 

@@ -1,5 +1,7 @@
 """Models by name: their parameter counts follow from their shapes, and are the published ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from course_lib.planner import MODELS, plan
@@ -31,6 +33,19 @@ PUBLISHED = {
 @pytest.mark.parametrize(("name", "params"), PUBLISHED.items())
 def test_published_parameter_counts(name: str, params: int) -> None:
     assert of_transformer(MODELS[name]).params == params
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("gpt-oss-120b", {"window": 0}, "windowed_layers=18, window=0: it says nothing without window"),
+        ("llama3-8b", {"window": 4096}, "window=4096, windowed_layers=0: it says nothing without windowed_layers"),
+        ("mixtral-8x7b", {"dense_layers": 1}, "dense_layers=1, dense_ffn=0: it says nothing without dense_ffn"),
+    ],
+)
+def test_a_number_without_its_companion_is_refused(name: str, given: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(MODELS[name], **given)
 
 
 @pytest.mark.parametrize(("name", "billions"), [("1b", 1.342), ("3b", 3.574), ("8b", 8.858), ("80b", 79.99)])

@@ -45,6 +45,22 @@ def test_adafactor_keeps_them_for_each_expert() -> None:
     assert experts - dense == pytest.approx(4 * 2 * (7 * 3 * 400 + 108), abs=4)
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
+def test_a_part_of_matrices_keeps_that_part_of_their_states(optimizer: str) -> None:
+    name = f"states of {optimizer}"
+    half, whole = (parts(optimizer=optimizer, trainable=share)[name] for share in (0.5, 1))
+
+    assert half == pytest.approx(whole / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
+def test_ranks_that_share_experts_share_their_states(optimizer: str) -> None:
+    given = {"model": replace(SMALL, experts=8, chosen=2), "optimizer": optimizer, "world_size": 8, "stage": 1}
+    alone, shared = (parts(**given, expert_parallel=ranks)[f"states of {optimizer}"] for ranks in (1, 8))
+
+    assert shared == pytest.approx(alone, rel=1e-3)
+
+
 def test_8_bit_adam_has_a_scale_for_each_256_and_two_tables() -> None:
     """One tensor of 2,560 x 100: two states of a byte, two scales of 4 bytes for 256, two tables of 256 x 4 bytes."""
     held = plan(params=[(2560, 100)], optimizer="adam8bit").parts

@@ -9,6 +9,11 @@ from course_lib.planner import HARDWARE, MODELS, choose, costs, duration, page, 
 GIVEN = {"model": "llama3-8b", "world_size": 8, "stage": 3, "attention": "flash"}
 
 
+@pytest.mark.parametrize(("nbytes", "text"), [(999.4e6, "999 MB"), (999.6e6, "1,000 MB"), (1e9, "1 GB")])
+def test_a_size_below_the_next_unit_has_no_exponent(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text
+
+
 def test_the_page_of_the_largest_model_is_a_page() -> None:
     text = repr(plan(model="llama-405b"))
     assert len(text) < 2500 and len(text.splitlines()) < 40

@@ -76,6 +76,7 @@ from course_lib.planner import MODELS, choose, hardware, plan
             "engine='zero' with reshard=False: this course's stage 3 frees each unit after forward. "
             "Choose reshard=True, or another engine.",
         ),
+        ({"stage": 3, "reshard": 1}, "reshard=1: a rank keeps a shard among others. Choose True for all ranks"),
         ({"engine": "zero", "precision": "bf16_fp32_reduction"}, "engine='zero' with precision='bf16_fp32_reduction'"),
         ({"compiled": "no"}, "compiled='no': there is no such compiled. Choose one of True, False."),
         ({"precision": "fp32", "fp8": "matrices"}, "fp8='matrices' with precision='fp32': fp8 takes the place"),

@@ -16,6 +16,8 @@ from ..training.shapes import Model, numel
 from .layout import Layout, everything, padded_rows
 from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP, Part
 
+ADDED_UP = "two, while they are added up"
+
 
 def parameters(model: Model, engine: Layout, settings: Settings) -> Part:
     """Return the trained parameters held between steps: whole up to stage 2, a shard in stage 3."""
@@ -93,16 +95,17 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
 
 def buffers(whole: Model, model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the buffers of communication, and the whole gradients on their way there; for a single rank, only what
-    moves between the device and the host. Of the `whole` piece `model` is trained."""
+    moves between the device and the host, or what this course's engines make. Of the `whole` piece `model` is trained.
+    """
     if settings.stage == 3:
         return _unit_buffers(whole, model, engine, settings)
-    if settings.data_parallel == 1 and not (settings.stage == 2 and settings.offload):
+    if settings.data_parallel == 1 and settings.engine != "zero" and not (settings.stage == 2 and settings.offload):
         return []
     width = engine.policy.gradient
     if settings.engine in ("torch", "nanotron"):
         return [
             _buffer("gradient buckets", model.params, width, "DistributedDataParallel's copy of all", *MOMENTS),
-            _buffer("gradients of tied tensors", 2 * model.tied, width, "two, while they are added up", END),
+            _buffer("gradients of tied tensors", 2 * model.tied, width, ADDED_UP, END),
         ]
     if settings.engine == "zero":
         return _flat_gradients(model, engine, settings)
@@ -128,6 +131,7 @@ def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Pa
         found.append(_buffer("their average", whole // settings.shards, policy.gradient, "a shard", when))
     else:
         found.append(_buffer("a gradient as it comes", largest, settings.policy.parameter, "whole", when))
+    found.append(_buffer("gradients of tied tensors", 2 * model.tied, settings.policy.parameter, ADDED_UP, END))
     if not stage and settings.micro_batches > 1:
         first = min(model.early + engine.bucket_bytes // settings.policy.parameter, model.params)
         found += [_buffer("new sums of gradients", count, policy.gradient, "whole, next to the old ones", moment)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from ..training.frozen import trained
 from ..training.pieces import together
 from ..training.precision import FROZEN, Precision
 from ..training.settings import Settings
@@ -55,6 +56,15 @@ def layout(model: Model, settings: Settings) -> Layout:
             shard = rows(units, ranks) if stage == 3 else max(greedy(units, ranks), key=sum)
         shard = updated = shard or [-(-model.params // ranks)]
     return Layout(policy=policy, shard=shard, updated=updated, bucket_bytes=bucket_bytes, units=units)
+
+
+def optimized(model: Model, settings: Settings) -> Sequence[Unit]:
+    """Return the units whose shapes the optimizer sees: of adapters, or of the piece of which a part is trained.
+
+    With the experts of all expert-parallel ranks where these share the states.
+    """
+    units = trained(model, settings).units if settings.lora_rank else model.units
+    return together(units, settings) if settings.stage else units
 
 
 def engine_policy(settings: Settings) -> Precision:

@@ -7,7 +7,7 @@ from ..training.settings import Settings
 from ..training.shapes import Model, Transformer, numel
 from . import activations
 from .held import buffers, frozen, gradients, parameters
-from .layout import Layout, layout
+from .layout import Layout, layout, optimized
 from .parts import END, FORWARD, START, STEP, Part
 
 
@@ -19,7 +19,7 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
     own = trained(model, settings)
     engine = layout(own, settings)
     found = [parameters(own, engine, settings), *frozen(model, settings), *gradients(own, engine, settings),
-             *_optimizer(engine, own, settings)]  # fmt: skip
+             *_optimizer(engine, model, settings)]  # fmt: skip
     if model.units:
         found += [*buffers(model, own, engine, settings), *_temporaries(engine, settings)]
     if model.transformer:
@@ -30,7 +30,7 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
 def _optimizer(engine: Layout, model: Model, settings: Settings) -> Iterator[Part]:
     policy, elements, tensors = engine.policy, sum(engine.updated), len(engine.updated)
     cut = f", a shard: 1/{settings.shards}" if settings.stage else ""
-    states = settings.kept.state_bytes(engine.updated, policy.state, model.units)
+    states = settings.kept.state_bytes(engine.updated, policy.state, optimized(model, settings))
     counts = 4 * tensors if settings.kept.counts_steps and model.units and elements else 0
     for name, nbytes, why in (
         ("fp32 master parameters", policy.master * sum(engine.shard), f"{policy.master} bytes each{cut}"),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ..memory.layout import layout
+from ..memory.layout import layout, optimized
 from ..training.frozen import frozen_bytes, trained
 from ..training.pieces import piece as piece_of
 from ..training.settings import Settings
@@ -255,7 +255,8 @@ class _Step:
         The step reads gradients, reads and writes masters and states, and writes parameters that have masters.
         """
         policy, numel, after = self.engine.policy, sum(self.engine.shard), [self.computed[-1], *self.reduced]
-        states = self.settings.kept.state_bytes(self.engine.updated, policy.state, self.own.units)
+        shapes = optimized(self.model, self.settings)
+        states = self.settings.kept.state_bytes(self.engine.updated, policy.state, shapes)
         updated, anew = policy.master or policy.kept or policy.parameter, policy.parameter if policy.master else 0
         touched = numel * (policy.gradient + 2 * updated + anew) + 2 * states
         if "optimizer" in self.settings.offload:
@@ -266,6 +267,9 @@ class _Step:
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
             done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
+            if "parameters" in self.settings.offload:
+                back = numel * self.engine.policy.kept / self.hardware.host_link
+                self.streams.issue(HOST, "copy parameters to the host", back, [done])
         late = ("parameters", "expert parameters") if not self.gathers_late else ()
         for what, op in product(late, ("all_gather", "broadcast")):
             if call := self.calls.get((what, "after the step", op)):

@@ -130,6 +130,7 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         return
     tensor, again, width = settings.tensor_parallel, settings.micro_batches, settings.policy.activation
     layers, full = len(model.units) - 1, settings.checkpointing == "full"
+    sparse = sum(any(len(shape) == 3 for shape in unit) for unit in model.units[1:])  # layers with experts
     tokens = settings.tokens * known.hidden * width * again
     keys = 2 * settings.tokens * known.kv_hidden * width * again * settings.context_parallel // tensor
     routed = round(tokens * known.chosen * settings.capacity_factor / settings.between)
@@ -154,7 +155,7 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         yield call("all_gather", "context", settings.context_parallel, keys * layers * (1 + (back and full)), when)
         if back:
             yield call("reduce_scatter", "context", settings.context_parallel, keys * layers, when)
-        times = 2 * layers * (1 + (back and full))
+        times = 2 * sparse * (1 + (back and full))
         moved = call("all_to_all", "expert", settings.expert_parallel, routed * times, when)
         yield moved if settings.engine == "torch" else replace(moved, copies=max(1, known.chosen))
         if settings.pipeline_parallel > 1:  # each of its parts, except that the pipeline's first or last sends nothing

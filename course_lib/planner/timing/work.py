@@ -68,8 +68,9 @@ def backward(model: Model, settings: Settings) -> list[Work]:
         return []
     own, outer = trained(model, settings), _sizes(model)[0]
     done = _layers(model, own, settings, back=True)
-    head = _head(model, settings, outer, factor=1 if settings.partly_frozen else 2) or [Work(name="head")]
-    return [head[0]._replace(gathers=outer), *done[::-1], Work(name="embedding", reduces=_sizes(own)[0])]
+    mine = _sizes(own)[0]  # of the head's gradients, that of its weights is for the part of it that is trained
+    head = _head(model, settings, outer, factor=1 + mine / max(1, outer)) or [Work(name="head")]
+    return [head[0]._replace(gathers=outer), *done[::-1], Work(name="embedding", reduces=mine)]
 
 
 def token_flops(model: Model, settings: Settings) -> float:
@@ -148,7 +149,7 @@ def scores(model: Transformer, settings: Settings) -> float:
     return accesses * model.heads * settings.sequence * settings.policy.activation / settings.tensor_parallel
 
 
-def _head(model: Model, settings: Settings, outer: float, factor: int) -> list[Work]:
+def _head(model: Model, settings: Settings, outer: float, factor: float) -> list[Work]:
     known = model.transformer
     if not settings.last_stage:
         return []

@@ -56,6 +56,8 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
                                 ("expert_parallel", experts, among), ("reshard", settings.gathers_again or 1, among)):
         yield (sharing % size == 0, f"{name} with stage",
                f"{sharing} ranks {shared}do not fall into groups of {size}. Choose a divisor of {sharing}")
+    yield (settings.reshard is True or settings.reshard != 1, "reshard",
+           "a rank keeps a shard among others. Choose True for all ranks, False for whole parameters, or 2 or more")
     yield (experts == 1 or settings.gathers_again in (0, settings.shards), "reshard, expert_parallel",
            "a second shard of experts is not planned. Choose reshard=True, or expert_parallel=1")
     part, room = (value if isinstance(value, int | float) else -1

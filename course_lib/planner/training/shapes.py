@@ -44,7 +44,8 @@ class Transformer:
         window, windowed_layers: how many tokens back some layers see, and how many layers do; the others see all.
 
     Raises:
-        ValueError: a number is not whole and positive, or heads do not divide what they share.
+        ValueError: a number is not whole and positive, lacks the one that belongs to it, or heads do not divide what
+            they share.
     """
 
     name: str
@@ -84,6 +85,9 @@ class Transformer:
         values["chosen"] = whole("chosen", self.chosen, least=min(1, self.experts), most=self.experts)
         for name, most in {"dense_layers": self.layers if self.experts else 0, "windowed_layers": self.layers}.items():
             values[name] = whole(name, values[name], least=0, most=most)
+        for name, of in (("window", "windowed_layers"), ("windowed_layers", "window"), ("dense_layers", "dense_ffn")):
+            if values[name] and not values[of]:
+                raise PlanError(f"{name}={values[name]}, {of}=0: it says nothing without {of}. Give both, or neither.")
         if self.experts and not self.gated:
             raise PlanError(f"experts={self.experts}, gated=False: experts are planned with a gate. Choose gated=True.")
         if (self.hidden % self.heads and not self.head_size) or self.heads % self.kv_heads:

@@ -92,6 +92,14 @@ def test_what_is_offloaded_is_copied(offload: list[str]) -> None:
     assert ("copy parameters to the device" in names) == ("parameters" not in offload)
 
 
+def test_parameters_on_the_host_are_copied_back_after_a_step_on_the_device() -> None:
+    line = plan(**GIVEN, stage=3, offload=["parameters"]).timeline("h100")
+
+    *_, step, back = line.spans
+    assert (step.name, back.name) == ("optimizer step", "copy parameters to the host")
+    assert back.start == step.end
+
+
 def test_hybrid_sharding_wins_on_thousands_of_ranks_and_not_on_few() -> None:
     def seconds(ranks: int, shard_size: int | None) -> float:
         given = GIVEN | {"world_size": ranks, "stage": 3, "batch": 2, "shard_size": shard_size}
