@@ -120,15 +120,16 @@ def cheapest(
     if best:
         return best
     enough = more_ranks(machine, most_ranks)
-    reached, more = "nothing fits", f"hardware with more memory, {enough}, a shorter sequence"
+    reached, more = "nothing fits", ["hardware with more memory", enough]
     if "offload" not in given:
-        reached, more = "nothing fits without offload", f"offload, {more}"
+        reached, more = "nothing fits without offload", ["offload", *more]
+    more += ["a shorter sequence"] * (given.get("sequence", 2) > 1) + ["a smaller batch"] * (given.get("batch", 1) > 1)
     if found:
-        more = f"more days, {enough}, fewer tokens,"
+        more = ["more days", enough, "fewer tokens"]
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {count(f'{days:g}', 'day')} on at most {count(most_ranks, 'rank')} of {machine.name}: "
-        f"{reached}. Allow {more} or a smaller batch."
+        f"{reached}. Allow {', '.join(more[:-1])} or {more[-1]}."
     )
 
 
