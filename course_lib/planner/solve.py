@@ -16,7 +16,7 @@ from .timing.work import token_flops
 from .training.checks import PlanError, known, largest, whole
 from .training.settings import Settings
 from .training.shapes import Transformer
-from .ways import CHECKPOINTING, cuts
+from .ways import CHECKPOINTING, CUTS, cuts
 
 
 def largest_batch(plan: Plan, machine: str | Hardware) -> int:
@@ -77,7 +77,8 @@ class Budget:
 
     def __repr__(self) -> str:
         settings, days = self.plan.settings, self.seconds / 86400
-        spent = f"{count(f'{self.gpu_hours:,.0f}', 'GPU-hour')}, {count(f'{days:.3g}', 'day')}"
+        hours = f"{self.gpu_hours:,.0f}" if self.gpu_hours >= 1000 else f"{self.gpu_hours:.3g}"
+        spent = f"{count(hours, 'GPU-hour')}, {count(f'{days:.3g}', 'day')}"
         how_long = f"With sequences of {count(settings.sequence, 'token')}: {spent}"
         return f"{how_long}, {how(settings)}, at most {size(self.plan.peak_bytes)}"
 
@@ -104,6 +105,7 @@ def cheapest(
     most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
     for name in given:
         known("setting", name, (field.name for field in fields(Settings)))
+    given |= {name: whole(name, given[name]) for name in CUTS if name in given}
     least = _about_least(machine, model, tokens / (days * 86400), given)
     first = floor(log2(min(least, most_ranks)))
     found, best = list[Budget](), None
