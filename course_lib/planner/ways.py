@@ -95,12 +95,12 @@ def ways(
             continue
         of = stages if chunks > 1 else 1
         try:
-            if share[0] * ways % share[1]:
-                raise PlanError(uneven)
-            chosen["micro_batches"] = share[0] * ways // share[1]
+            chosen["micro_batches"] = max(1, share[0] * ways // share[1])
             if chosen["micro_batches"] % of:
                 continue
             one = plan(**what, **fixed | cut | chosen)
+            if share[0] * ways % share[1]:
+                raise PlanError(uneven)
             usual = {name: value for name, value in _usual(one).items() if name not in fixed}
             batches = [plan(**what, **fixed | cut | chosen | usual)]
             groups(batches[0].settings, machine)  # raises if they do not fit its nodes

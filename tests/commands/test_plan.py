@@ -289,6 +289,11 @@ def test_nothing_fits_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
             "--global-batch 8 with --batch 3: a micro-batch on all ranks has 12 sequences. Choose a multiple of 12 as "
             "--global-batch, or a smaller batch.",
         ),
+        ("gpt2 --fit --global-batch 64 --gpus 3 --tp 4", "--gpus 3 with --tp 4 and --pp 1: the ranks do not fall into"),
+        (
+            "gpt2 --stage 2 --offload optimizer,parameters",
+            "--offload optimizer,parameters with --stage 2: a rank moves",
+        ),
         ("gpt2 --tokens many", "--tokens many: it does not have this value. Give a number, such as 8 or 7e9."),
     ],
 )
