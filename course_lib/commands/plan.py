@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> None:
 def _answer(options: argparse.Namespace) -> Iterator[str]:
     """Yield paragraphs: what is assumed, then the plan or the plans."""
     what, words = _model(options)
-    texts = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
+    texts = {name: dict.fromkeys(values) for name in SETTINGS if (values := getattr(options, name))}  # each text once
     given = {name: [read(name, text) for text in values] for name, values in texts.items()}
-    if len(options.gpu or []) > 1:
+    if len({*(options.gpu or [])}) > 1:
         raise CourseError("--gpu twice: a plan is for one kind of node. Run the command once for each.")
     named = options.gpu[0] if options.gpu else "h100"
     gpu = _nodes(named, max(given.get("world_size", [inf if options.tokens else 0])))
@@ -56,6 +56,8 @@ def _answer(options: argparse.Namespace) -> Iterator[str]:
     if twice and searches:
         what_twice = option(min(twice))
         raise CourseError(f"{what_twice} twice: a search varies what you leave out. Give it once or not at all.")
+    if twice and options.why:
+        raise CourseError(f"--why with {option(min(twice))} twice: it explains one plan. Give each setting once.")
     planned = None if twice or searches else planner.plan(**what, **settings)
     if not searches:
         defaults = assumed(planned.settings if planned else Settings())
@@ -146,12 +148,15 @@ def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: 
     batch: Any = {"global_batch": number("--global-batch", options.global_batch)} if options.global_batch else {}
     choice = planner.choose(model, machine, **batch, **settings)
     best, lines = choice.best, str(choice).splitlines()
-    return best.plan, "\n".join(lines if options.why else [*lines[:7], f"... of {len(lines) - 1}; --why prints all."])
+    if not options.why and len(lines) > 7:
+        lines[7:] = [f"... of {len(lines) - 1}; --why prints all."]
+    return best.plan, "\n".join(lines)
 
 
 def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Hardware) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("", "peak", "sent", *planner.COSTS)]
-    shown, said, refusals = list[tuple[Plan, Hardware]](), dict[str, list[str]](), []
+    shown = list[tuple[Plan, Hardware]]()
+    said, refused = dict[str, list[str]](), dict[str, list[str]]()  # sentences, each with what it is about
     for values in product(*twice.values()):
         chosen = dict(zip(twice, values, strict=True))
         try:
@@ -162,8 +167,12 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
             for note in notes(one):
                 said.setdefault(as_options(note), []).append(rows[-1][0])
         except CourseError as refusal:
-            way, why = " ".join(flags(chosen)), as_options(str(refusal))
-            refusals.append(why if why.startswith(f"{way}: ") else f"{way}: {why}")
+            refused.setdefault(as_options(str(refusal)), []).append(" ".join(flags(chosen)))
+    if not shown and len(refused) == 1:
+        raise CourseError(*refused)
+    refusals = [why if why.startswith(f"{of[0]}: ") else f"{', '.join(of)}: {why}" for why, of in refused.items()]
+    if not shown:
+        raise CourseError("\n".join(["none of these can be planned.", *refusals]))
     lines = (f"{', '.join(of)}: {note}" if len(of) < len(shown) else note for note, of in said.items())
     yield from (planner.aligned(rows), *lines, *band(*shown), *refusals)
 

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from .explain import how, sent
-from .fit import holder, less, shortage, tightest, verdict
+from .fit import fits, holder, less, shortage, tightest, verdict
 from .plan import Plan
 from .text import duration, size
 from .timing.cost import crossing
@@ -116,7 +116,10 @@ def _tried(ways: list[list[Plan]], machine: Hardware) -> tuple[list[Timed], list
     """Return the ways that fit, each with its fastest micro-batch, and those that do not."""
     timed, lacking = list[Timed](), list[Lacking]()
     for batches in ways:
-        if room := [*takewhile(lambda one: shortage(one, machine)[0] <= 0, batches)]:
+        room, last = [*takewhile(lambda one: fits(one, machine), batches)], batches[-1]
+        if batches[0].settings.whole_gradients and not last.settings.whole_gradients and fits(last, machine):
+            room.append(last)  # a single micro-batch needs no sums of whole gradients
+        if room:
             timed.append(min(((one, one.timeline(machine)) for one in room), key=lambda one: one[1].seconds))
         else:
             lacking.append((*shortage(batches[0], machine), batches[0]))
@@ -130,6 +133,12 @@ def _effort(plan: Plan) -> tuple[int, ...]:
     return (prod(cut), *cut, settings.model_chunks, len(settings.offload), settings.stage)
 
 
+def _differ(rival: Plan, best: Plan) -> bool:
+    """Return whether two plans have a different stage, cut or offload, and not only different parts of a stage."""
+    names = ("stage", "offload", *CUTS, "expert_parallel")
+    return any(getattr(rival.settings, name) != getattr(best.settings, name) for name in names)
+
+
 def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
     """Return why the first of `timed` wins: a simpler way, as fast, has no room; or the next way is slower."""
     (best, fastest), *others = timed
@@ -140,7 +149,7 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
         short, nearest = found
         return f"the best that fits. Memory decides: {how(nearest.settings)} is {size(short)} short."
     for rival, time in others:
-        if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
+        if time.seconds > fastest.seconds * (1 + _EQUAL) and _differ(rival, best):
             mine, theirs = (_leaving(p, machine) for p in (best, rival))
             network = f" A node sends {size(mine)} over the network in a step, there {size(theirs)}."
             reason = f"{how(rival.settings)}, is {_slower(time, fastest)}.{network if mine or theirs else ''}"

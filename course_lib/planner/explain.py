@@ -74,8 +74,13 @@ def notes(plan: Plan) -> Iterator[str]:
         ("frozen", settings.frozen != "bf16" and not settings.partly_frozen,
          "all is trained. Give lora_rank=16 or trainable=0.01 as well"),
         ("model_chunks", chunks > 1 == stages, "there is one stage. Give pipeline_parallel as well"),
+        ("adapted", settings.adapted != "all" and not settings.partly_frozen,
+         "all is trained. Give lora_rank=16 or trainable=0.01 as well"),
         ("no_sync", settings.no_sync and settings.micro_batches == 1, "there is one micro-batch"),
         ("reshard", settings.reshard is not True and settings.stage < 3, "only stage 3 gathers parameters"),
+        ("prefetch", settings.prefetch != 1 and settings.stage < 3, "only stage 3 gathers parameters"),
+        ("sequence_parallel", not settings.sequence_parallel and settings.tensor_parallel == 1,
+         "no rank has a part of the matrices"),
         ("capacity_factor", settings.capacity_factor != 1 and known is not None and known.experts < 2,
          "it has no experts"),
         ("whole_logits", settings.whole_logits and settings.tensor_parallel == 1, "no rank has a part of the logits"),
@@ -92,6 +97,9 @@ def notes(plan: Plan) -> Iterator[str]:
     if chunks > 1 < stages and known and known.layers % (stages * chunks) not in (0, stages * chunks - 2):
         yield (f"{known.layers} layers do not divide into {stages} x {chunks} parts: Megatron-LM needs a "
                "--pipeline-model-parallel-layout for this.")  # fmt: skip
+    if chunks > 1 < stages and settings.micro_batches % stages:
+        yield (f"micro_batches={settings.micro_batches} is not a multiple of the {stages} stages, which interleaving "
+               "needs in Megatron-LM.")  # fmt: skip
     if known and settings.sequence > known.context:
         yield f"{known.name} was made for {known.context} tokens. It needs training to read longer sequences."
     if known is None:
@@ -239,7 +247,7 @@ def traffic(plan: Plan) -> Iterator[str]:
 def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
     """Yield lines on the time of a step, and on what is hidden behind computing."""
     timeline, tokens = plan.timeline(hardware), plan.settings.tokens_per_rank
-    yield f"\nA step of {tokens:.10g} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"
+    yield f"\nA step of {count(f'{tokens:.10g}', 'token')} a rank on {hardware.name}: {duration(timeline.seconds)}"
     for label in ("earlier micro-batches", "forward", "backward", "optimizer step"):
         spent = sum(s.seconds for s in timeline.spans if s.stream == COMPUTE and s.name.startswith(label))
         if spent:

@@ -16,7 +16,7 @@ from .timing.work import token_flops
 from .training.checks import PlanError, known, largest, whole
 from .training.settings import Settings
 from .training.shapes import Transformer
-from .ways import CHECKPOINTING, cuts
+from .ways import CHECKPOINTING, CUTS, cuts
 
 
 def largest_batch(plan: Plan, machine: str | Hardware) -> int:
@@ -77,7 +77,8 @@ class Budget:
 
     def __repr__(self) -> str:
         settings, days = self.plan.settings, self.seconds / 86400
-        spent = f"{count(f'{self.gpu_hours:,.0f}', 'GPU-hour')}, {count(f'{days:.3g}', 'day')}"
+        hours = f"{self.gpu_hours:,.0f}" if self.gpu_hours >= 1000 else f"{self.gpu_hours:.3g}"
+        spent = f"{count(hours, 'GPU-hour')}, {count(f'{days:.3g}', 'day')}"
         how_long = f"With sequences of {count(settings.sequence, 'token')}: {spent}"
         return f"{how_long}, {how(settings)}, at most {size(self.plan.peak_bytes)}"
 
@@ -104,6 +105,7 @@ def cheapest(
     most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
     for name in given:
         known("setting", name, (field.name for field in fields(Settings)))
+    given |= {name: whole(name, given[name]) for name in CUTS if name in given}
     least = _about_least(machine, model, tokens / (days * 86400), given)
     first = floor(log2(min(least, most_ranks)))
     found, best = list[Budget](), None
@@ -120,15 +122,16 @@ def cheapest(
     if best:
         return best
     enough = more_ranks(machine, most_ranks)
-    reached, more = "nothing fits", f"hardware with more memory, {enough}, a shorter sequence"
+    reached, more = "nothing fits", ["hardware with more memory", enough]
     if "offload" not in given:
-        reached, more = "nothing fits without offload", f"offload, {more}"
+        reached, more = "nothing fits without offload", ["offload", *more]
+    more += ["a shorter sequence"] * (given.get("sequence", 2) > 1) + ["a smaller batch"] * (given.get("batch", 1) > 1)
     if found:
-        more = f"more days, {enough}, fewer tokens,"
+        more = ["more days", enough, "fewer tokens"]
         reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {count(f'{days:g}', 'day')} on at most {count(most_ranks, 'rank')} of {machine.name}: "
-        f"{reached}. Allow {more} or a smaller batch."
+        f"{reached}. Allow {', '.join(more[:-1])} or {more[-1]}."
     )
 
 

@@ -80,7 +80,7 @@ _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\
 
 def as_options(text: str) -> str:
     """Return a message of the planner with options instead of settings: `--gpus 6`, not `world_size=6`."""
-    text = _GIVEN.sub(lambda found: f"{_OPTIONS[found[1]]} {_word(found[2].strip('[](),'))}", text)
+    text = _GIVEN.sub(lambda found: f"{_OPTIONS[found[1]]} {_word(found[2].strip('[](),').replace(', ', ','))}", text)
     text = _NAMED.sub(lambda found: _OPTIONS[found[1]], text.replace("model='", "'"))
     return re.sub(r"(?<!=)'([\w.,-]+)'", r"\1", text)
 

@@ -1,5 +1,6 @@
 """The ways to train a model on given hardware, as plans. `choose` says what is tried, and what is left out."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
@@ -63,11 +64,14 @@ def ways(
     what = {"model" if isinstance(model, str | Transformer | Model) else "params": model}
     if "params" in what:  # nothing says where to cut, or what activations there are
         fixed = dict.fromkeys(CUTS, 1) | {"checkpointing": "none"} | fixed
-    share = fixed.get("micro_batches", 1), prod(fixed.get(name, 1) for name in CUTS)
+    share, batch = (fixed.get("micro_batches", 1), prod(fixed.get(name, 1) for name in CUTS)), fixed.get("batch", 1)
+    at_once = max(1, batch * ranks // share[1])
+    uneven = (f"global_batch={global_batch} with batch={batch}: a micro-batch on all ranks has {at_once} sequences. "
+              f"Choose a multiple of {at_once} as global_batch{', or a smaller batch' * (batch > 1)}.")  # fmt: skip
     if global_batch is not None:
         if "micro_batches" in fixed:
             raise PlanError(f"global_batch={global_batch} and micro_batches={share[0]}: give one, the other follows.")
-        share = whole("global_batch", global_batch), fixed.get("batch", 1) * ranks
+        share = whole("global_batch", global_batch), batch * ranks
     known = plan(**what, sequence=1).model.transformer
     varied: dict[str, Sequence[Any]] = {
         "stage": range(4),
@@ -91,10 +95,12 @@ def ways(
             continue
         of = stages if chunks > 1 else 1
         try:
-            chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
+            chosen["micro_batches"] = max(1, share[0] * ways // share[1])
             if chosen["micro_batches"] % of:
                 continue
             one = plan(**what, **fixed | cut | chosen)
+            if share[0] * ways % share[1]:
+                raise PlanError(uneven)
             usual = {name: value for name, value in _usual(one).items() if name not in fixed}
             batches = [plan(**what, **fixed | cut | chosen | usual)]
             groups(batches[0].settings, machine)  # raises if they do not fit its nodes
@@ -104,9 +110,14 @@ def ways(
             plans.append(batches)
         except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
             refusals.append(refusal)
-    if not plans:
-        raise refusals[0]
+    if not plans:  # what is given says more than what is varied with it
+        raise next((one for one in refusals if _settings_of(one) <= fixed.keys()), refusals[0])
     return plans
+
+
+def _settings_of(refusal: PlanError) -> set[str]:
+    """Return the settings whose values a refusal begins with."""
+    return {*re.findall(r"(\w+)=", str(refusal).partition(": ")[0])}
 
 
 def _usual(one: Plan) -> dict[str, Any]:

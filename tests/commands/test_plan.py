@@ -205,6 +205,7 @@ def test_fit_finds_the_fastest_and_prints_the_command_of_its_plan(course) -> Non
     assert paragraphs(best.plan) in text
     assert paragraphs(best.plan) in course(again)
     assert "; --why prints all." in text
+    assert "--why prints all" not in course("7b --fit --tp 8")  # four ways
 
 
 def test_fit_varies_only_what_is_left_out(course) -> None:  # type: ignore[no-untyped-def]
@@ -275,6 +276,24 @@ def test_nothing_fits_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
         ("--config nowhere.json", "--config nowhere.json: [Errno 2] No such file or directory"),
         ("gpt2 --tokens 1e9 --gpus 0", "--gpus 0: it has to be a whole number, 1 or more. Try --gpus 1."),
         ("gpt2 --fit --micro-batches 0", "--micro-batches 0: it has to be a whole number, 1 or more."),
+        ("gpt2 --why --stage 1 --stage 2", "--why with --stage twice: it explains one plan. Give each setting once."),
+        ("gpt2 --engine torch --stage 2 --stage 2", "--engine torch with --stage 2: torch has nothing that shards"),
+        ("gpt2 --gpus 12 --stage 1 --stage 2", "12 ranks on nodes of 8x H100 over InfiniBand: they fill no whole"),
+        (
+            "gpt2 --tp 1 --tp 5 --tp 6 --engine torch --stage 1",
+            "none of these can be planned.\n--tp 1: --engine torch with --precision mixed and --stage 1: ",
+        ),
+        ("llama3-8b --fit --ep 8 --offload optimizer", "--ep 8 with Llama 3.1 8B: it has no experts."),
+        (
+            "llama3-8b --fit --global-batch 8 --batch 3 --tp 2",
+            "--global-batch 8 with --batch 3: a micro-batch on all ranks has 12 sequences. Choose a multiple of 12 as "
+            "--global-batch, or a smaller batch.",
+        ),
+        ("gpt2 --fit --global-batch 64 --gpus 3 --tp 4", "--gpus 3 with --tp 4 and --pp 1: the ranks do not fall into"),
+        (
+            "gpt2 --stage 2 --offload optimizer,parameters",
+            "--offload optimizer,parameters with --stage 2: a rank moves",
+        ),
         ("gpt2 --tokens many", "--tokens many: it does not have this value. Give a number, such as 8 or 7e9."),
     ],
 )

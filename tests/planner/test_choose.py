@@ -139,6 +139,26 @@ def test_cuts_are_tried_with_offload_if_nothing_else_fits(
     assert fits(best.plan, hardware)
 
 
+def test_a_single_micro_batch_can_fit_where_smaller_ones_do_not() -> None:
+    """With `no_sync`, several micro-batches need sums of whole gradients, 50 GB here, and a single one needs none."""
+    given = {"world_size": 24, "sequence": 1024, "precision": "mixed_fp32_accumulation", "no_sync": True}
+    best = choose("zero-100b", "a100-40gb", global_batch=192, stage=3, **given).best.plan
+
+    assert (best.settings.micro_batches, best.settings.batch) == (1, 8)
+    assert not fits(replace(best, settings=replace(best.settings, micro_batches=8, batch=1)), "a100-40gb")
+
+
+def test_the_next_way_has_more_than_different_parts_of_a_stage() -> None:
+    choice = choose("llama-405b", "h100-infiniband", world_size=16384, sequence=8192, global_batch=2048)
+    best = choice.best
+    rival = next(c for c in choice.ranked if f"offload, {how(c.plan.settings)}, is " in best.reason)
+
+    assert best.plan.settings.model_chunks > 1
+    assert any(one.seconds < rival.seconds for one in choice.ranked if one.seconds and " slower: " in one.reason)
+    assert (best.plan.settings.tensor_parallel, best.plan.settings.pipeline_parallel) != (
+        rival.plan.settings.tensor_parallel, rival.plan.settings.pipeline_parallel)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("model", "hardware", "given"),
     [("llama-13b", "rtx-4090", {"sequence": 4096}), ("zero-100b", "h100", {"sequence": 1024})],

@@ -186,14 +186,18 @@ def test_it_names_what_is_trained_and_how_the_model_is_cut() -> None:
     lora = plan(**GIVEN, lora_rank=16, frozen="nf4")
     part = plan(**GIVEN | {"sequence": 8192}, context_parallel=2, trainable=0.25)
     more = plan(**GIVEN, fp8="gathers", reshard=4, micro_batches=2, no_sync=True)
-    idle = repr(plan(**GIVEN | {"stage": 2}, frozen="nf4", reshard=False, no_sync=True))
+    idle = repr(plan(**GIVEN | {"stage": 2}, frozen="nf4", adapted="attention", reshard=False, no_sync=True,
+                     prefetch=2, sequence_parallel=False))  # fmt: skip
 
     assert repr(lora).startswith(
         "Llama 3.1 8B: 8,030,261,248 parameters; stage 3 on 8 ranks, LoRA 16, mixed, adam, frozen in nf4."
     )
     assert "stage 3 on 8 ranks, mixed, fp8 gathers, adam, reshard 4, no_sync." in repr(more)
     assert "stage 2 on 8 ranks, mixed, adam." in idle
-    assert all(f"{one} changes nothing: " in idle for one in ("frozen=nf4", "reshard=False", "no_sync=True"))
+    for one in (
+        "frozen=nf4", "adapted=attention", "reshard=False", "no_sync=True", "prefetch=2", "sequence_parallel=False"
+    ):  # fmt: skip
+        assert f"{one} changes nothing: " in idle
     assert "stage 3 on 8 ranks, CP 2, 0.25 of it trained, mixed, adam." in repr(part)
 
 
@@ -207,12 +211,13 @@ def test_of_experts_it_names_the_parameters_that_compute_a_token() -> None:
 
 
 def test_it_says_which_pieces_of_a_pipeline_do_not_exist() -> None:
-    def head(stages: int, chunks: int) -> str:
-        return repr(
-            plan(model="llama3-8b", world_size=8, pipeline_parallel=stages, model_chunks=chunks, micro_batches=8)
-        )
+    def head(stages: int, chunks: int, micro_batches: int = 8) -> str:
+        cut = {"pipeline_parallel": stages, "model_chunks": chunks, "micro_batches": micro_batches}
+        return repr(plan(model="llama3-8b", world_size=8, **cut))
 
     assert "model_chunks=3 changes nothing: there is one stage." in head(1, 3)
+    assert "micro_batches=6 is not a multiple of the 4 stages, which interleaving needs" in head(4, 2, 6)
+    assert "is not a multiple" not in head(4, 2) + head(4, 1, 6) + head(1, 2, 6)
     assert "32 layers do not divide into 4 x 3 parts: Megatron-LM needs a --pipeline-model" in head(4, 3)
     assert "pieces:" not in head(4, 2) + head(1, 1) and "changes nothing" not in head(4, 2) + head(1, 1)
 

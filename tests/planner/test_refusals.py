@@ -35,8 +35,8 @@ from course_lib.planner import MODELS, choose, hardware, plan
         ),
         (
             {"shard_size": 3, "world_size": 8, "stage": 3},
-            "shard_size=3 with world_size=8: the ranks do not fall into groups of 3, as hybrid sharding needs. "
-            "Choose a divisor of 8.",
+            "shard_size=3 with world_size=8, tensor_parallel=1 and pipeline_parallel=1: 8 data-parallel ranks do not "
+            "fall into groups of 3, as hybrid sharding needs. Choose a divisor of 8.",
         ),
         (
             {"shard_size": 2, "world_size": 8},
@@ -184,7 +184,15 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
     ("given", "message"),
     [
         ({"world_size": 8, "tensor_parallel": 3}, "the ranks do not fall into groups of 3. Choose a multiple of it"),
-        ({"pipeline_parallel": 2, "world_size": 2, "pipeline_stage": 2}, "pipeline_stage=2: it has to be a whole"),
+        (
+            {"pipeline_parallel": 2, "world_size": 2, "pipeline_stage": 2},
+            "pipeline_stage=2 with pipeline_parallel=2: the last stage is 1, because the first is 0. Choose at most 1",
+        ),
+        (
+            {"world_size": 8, "tensor_parallel": 2, "stage": 3, "shard_size": 8},
+            "tensor_parallel=2 and pipeline_parallel=1: 4 data-parallel ranks do not fall into groups of 8",
+        ),
+        ({"stage": 3, "context_parallel": 2}, "a single rank does not fall into groups of 2"),
         ({"world_size": 8, "tensor_parallel": 8}, "it has 12 heads of keys and values, and a rank needs whole heads"),
         (
             {"model": "llama3-8b", "world_size": 16, "tensor_parallel": 16},

@@ -235,12 +235,21 @@ def test_what_no_way_of_training_can_have_is_refused() -> None:
 
 
 def test_a_deadline_that_nothing_meets_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: the fastest takes [\d,.]+ days\."):
+    advice = "Allow more days, more ranks or fewer tokens"
+    with pytest.raises(ValueError, match=rf"on at most 64 ranks of .*: the fastest takes [\d,.]+ days\. {advice}\."):
         cheapest("llama3-8b", MACHINE, tokens=1e14, days=800, most_ranks=64)
 
 
-def test_one_hour_and_one_day_are_singular() -> None:
-    assert ": 1 GPU-hour, 0.0" in repr(cheapest("gpt2", "h100", tokens=1e9, days=1))
+def test_a_smaller_batch_than_one_sequence_is_no_advice() -> None:
+    for given, ending in (({}, "or a shorter sequence"), ({"sequence": 1}, "or more ranks")):
+        with pytest.raises(ValueError, match=rf" Allow offload, hardware with more memory.* {ending}\.$"):
+            cheapest("llama-405b", "a100-40gb", tokens=1e9, days=30, most_ranks=8, **given)
+
+
+def test_one_hour_and_one_day_are_singular_and_a_part_of_an_hour_is_not_one() -> None:
+    best = cheapest("gpt2", "h100", tokens=1e9, days=1)
+    assert best.gpu_hours < 1 and f": {best.gpu_hours:.3g} GPU-hours, 0.0" in repr(best)
+    assert ": 1 GPU-hour, 1 day, " in repr(replace(best, gpu_hours=1.0, seconds=86400.0))
     with pytest.raises(ValueError, match=r"^1e\+09 tokens in 1 day on at most 4 ranks of 4x RTX 4090, PCIe: "):
         cheapest("llama3-8b", "rtx-4090", tokens=1e9, days=1, lora_rank=16)
 

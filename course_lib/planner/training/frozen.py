@@ -17,8 +17,8 @@ def trained(model: Model, settings: Settings) -> Model:
     known = model.transformer
     if settings.lora_rank and known is None:
         raise PlanError(
-            f"lora_rank={settings.lora_rank} with {model.name}: adapters need the matrices of layers. Give a model, or "
-            "trainable=0.01, the part of the parameters that is trained."
+            f"lora_rank={settings.lora_rank} with shapes or a number: adapters need the matrices of layers. Give a "
+            "model, or trainable=0.01, the part of the parameters that is trained."
         )
     if settings.lora_rank and known:
         first = None if settings.adapted == "all" else 4 if known.gated else 2  # queries, keys, values, projection

@@ -25,8 +25,7 @@ def check(settings: "Settings", choices: Mapping[str, Iterable[str]]) -> None:
     values = vars(settings)
     for name in (*COUNTED, *(name for name in ("bucket_bytes", "shard_size") if values[name] is not None)):
         values[name] = whole(name, values[name])
-    for name, most in {"stage": 3, "prefetch": None, "lora_rank": None,
-                       "pipeline_stage": settings.pipeline_parallel - 1}.items():  # fmt: skip
+    for name, most in {"stage": 3, "prefetch": None, "lora_rank": None, "pipeline_stage": None}.items():
         values[name] = whole(name, values[name], least=0, most=most)
     if not isinstance(settings.reshard, bool):
         values["reshard"] = whole("reshard", settings.reshard, least=0)
@@ -45,17 +44,22 @@ def _rules(settings: "Settings") -> Iterator[tuple[bool, str, str]]:
     groups = settings.tensor_parallel * settings.pipeline_parallel
     yield (settings.world_size % groups == 0, "world_size with tensor_parallel and pipeline_parallel",
            f"the ranks do not fall into groups of {groups}. Choose a multiple of it as world_size")
-    if settings.shard_size is not None:
-        size = whole("shard_size", settings.shard_size, most=ranks)
-        yield (ranks % size == 0, "shard_size with world_size",
-               f"the ranks do not fall into groups of {size}, as hybrid sharding needs. Choose a divisor of {ranks}")
+    stages = settings.pipeline_parallel
+    yield (settings.pipeline_stage < stages, "pipeline_stage with pipeline_parallel",
+           f"the last stage is {stages - 1}, because the first is 0. Choose at most {stages - 1}, or more stages as "
+           "pipeline_parallel")
+    if (size := settings.shard_size) is not None:
+        yield (ranks % size == 0, "shard_size with world_size, tensor_parallel and pipeline_parallel",
+               f"{ranks} data-parallel ranks do not fall into groups of {size}, as hybrid sharding needs. Choose a "
+               f"divisor of {ranks}")
         yield (stage > 0 or size == 1, "shard_size with stage",
                "data parallel shards nothing. Choose stage 1, 2 or 3, or leave shard_size out")
     among, shared = (settings.shards, "share states, and ") if stage else (ranks, "")
     for name, size, sharing in (("context_parallel", settings.context_parallel, ranks),
                                 ("expert_parallel", experts, among), ("reshard", settings.gathers_again or 1, among)):
+        many = "a single rank does" if sharing == 1 else f"{sharing} ranks {shared}do"
         yield (sharing % size == 0, f"{name} with stage",
-               f"{sharing} ranks {shared}do not fall into groups of {size}. Choose a divisor of {sharing}")
+               f"{many} not fall into groups of {size}. Choose a divisor of {sharing}")
     yield (settings.reshard is True or settings.reshard != 1, "reshard",
            "a rank keeps a shard among others. Choose True for all ranks, False for whole parameters, or 2 or more")
     yield (experts == 1 or settings.gathers_again in (0, settings.shards), "reshard, expert_parallel",
