@@ -221,6 +221,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
         (FOUR, [t(1, 7), *[t(1.000006, 7)] * 3], ""),  # equal within the tolerance, as losses of different data may be
         (FOUR, [t(0, 0)] * 4, ""),
+        ([{"a": t(2), "b": one} for one in FOUR], [{"a": t(2), "b": t(0, 0)}] * 4, ""),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], ""),
         ([(t(1, 5), t(9, 7))] * 2, [(t(1, 5), t(9, 7)), (t(1, 5), t(18, 14))], "Exactly 2 times the expected value"),

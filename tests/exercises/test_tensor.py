@@ -44,7 +44,7 @@ MATRICES = {"gradient of up weight": 0, "gradient of up bias": 0, "gradient of d
         (lambda f: mlp.one_step(f, SEED, WIDTH, TOKENS), mlp_alone, mlp.mlp, MATRICES),
         (lambda f: sequence_mlp.one_step(f, SEED, WIDTH, TOKENS), sequence_alone, sequence_mlp.sequence_mlp,
             MATRICES | {"output": 0, "gradient of x": 0}),
-        (lambda f: attention.one_step(f, SEED, 3, 4), attention_alone, attention.attention,
+        (lambda f: attention.one_step(f, SEED, 2, 3, 4), attention_alone, attention.attention,
             {"gradient of fused": "sum", "gradient of out": "sum"}),
         (look_up, F.embedding, embedding.embedding, {"gradient of rows": 0}),
         (score, F.cross_entropy, cross_entropy.cross_entropy, {"gradient of scores": 1}),

@@ -7,7 +7,7 @@ import itertools
 import math
 from fractions import Fraction
 
-from .plain import Cause, Gap, Path, Plain, Recogniser, at, close, numbers
+from .plain import Cause, Gap, Path, Plain, Recogniser, at, close, leaves, numbers
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
@@ -108,7 +108,7 @@ def _permuted(gap: Gap) -> Cause | None:
 def _one_for_all(gap: Gap) -> Cause | None:
     if gap.world_size < 2 or not gap.agreed(gap.given) or gap.agreed(gap.expected):
         return None
-    if not any(numbers(gap.given[0]) or (True,)):  # zeros say nothing of a rank
+    if _only_zeros(gap):  # they say nothing of a rank
         return None
     source = [rank for rank in range(gap.world_size) if gap.same(gap.expected[rank], gap.given[rank])]
     whose = f"what only rank {source[0]} should hold" if source else "the same"
@@ -117,6 +117,15 @@ def _one_for_all(gap: Gap) -> Cause | None:
         action="Use the rank's number where you choose what a rank works on or keeps. Or does a collective overwrite "
         "the rank's own value?",
     )
+
+
+def _only_zeros(gap: Gap) -> bool:
+    """Return whether every tensor and number that is wrong consists of zeros."""
+    parts = [part for expected, given in gap.pairs for part in zip(leaves(expected), leaves(given), strict=False)]
+    wrong = [
+        given for expected, given in parts if not isinstance(given, tuple | dict) and not gap.same(expected, given)
+    ]
+    return bool(wrong) and not any(any(numbers(given) or (True,)) for given in wrong)
 
 
 def recognise_not_combined(gap: Gap) -> Cause | None:

@@ -28,7 +28,7 @@ class Gated(nn.Module):
 class LastToken(nn.Module):
     """A layer that keeps a storage as a whole and as a view of a different size, and uses a part of a parameter.
 
-    It does not keep its input, and its buffer is in no state dict.
+    Its buffer is in no state dict, and its input is not kept.
     """
 
     def __init__(self, width: int) -> None:
@@ -37,12 +37,17 @@ class LastToken(nn.Module):
         self.register_buffer("scale", torch.full((2 * width,), 2.0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = (self.first(x.relu()) * self.scale).relu()
+        hidden = (self.first(-x) * self.scale).relu()
         return F.linear(hidden[-1:], self.fused.chunk(3)[1])
 
 
 def make_relu(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+
+
+def make_last_token(width: int) -> nn.Module:
+    """Return a layer whose child has the buffer."""
+    return nn.Sequential(LastToken(width))
 
 
 def make_gelus(width: int) -> nn.Module:
@@ -57,7 +62,8 @@ def draw(rng: random.Random, number: int) -> Case:
     if number == 4:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
     if number == 5:
-        name, make = "ReLU, Linear, scaled by a buffer, ReLU, a part of a fused weight for the last token", LastToken
+        name = "Linear of -x, scaled by a buffer, ReLU, then a part of a fused weight for the last token"
+        make = make_last_token
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
@@ -167,9 +173,10 @@ exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
     Next: leave out only parameters and buffers.""")
 
-exercise.edit("input-always", {"return sum": "pack(x)\nreturn sum"}, """
-    You count the input in every case. This layer computes with it at once, and saves only what it has computed.
-    Next: count what autograd saves, and nothing else.""")
+exercise.edit("input-always", {"UntypedStorage] = {}": "UntypedStorage] = {x.untyped_storage().data_ptr(): "
+    "x.untyped_storage()}"}, """
+    You count the input in every case. A layer that begins with `-x`, for example, does not save it.
+    Next: count `x` only if autograd saves it.""")
 
 exercise.edit("output-too", {"layer(x)\n": "pack(layer(x))\n"}, """
     You count the layer's output. This layer does not save it; the layer that comes next may.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from math import isclose
+from numbers import Real
 from typing import Any
 
 from ... import planner
@@ -80,7 +81,7 @@ def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "refused", f"The planner refuses this choice: {refusal}"
         return
     for name in NUMBERS:
-        if not isinstance(answer[name], (int, float)):
+        if not isinstance(answer[name], Real):
             yield name, f"{name} is {answer[name]!r}, which is no number."
         elif not isclose(answer[name], right[name], rel_tol=0.01):
             one = isclose(answer[name], of_one[name], rel_tol=0.001)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ PER_EPOCH, LAST = 2, 5
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 3)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
     stop = (3, 1)[number % 2]
-    what = f"layers of width {width}, {PER_EPOCH} steps in an epoch, stopped after {stop} of {LAST}"
+    what = f"layers of width {width}, {PER_EPOCH} steps in an epoch, stopped after {stop} and {LAST - 1} of {LAST}"
     count = (2 * PER_EPOCH + 1) * world_size + 1  # one is left over on each rank, and one on all ranks together
     return Case(world_size=world_size, args=lambda rank: (width, count, seed, stop), what=what)
 
 
 def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, stop: int) -> dict[str, Any]:
-    """Train until step `stop`; then call the solution again, as a new start of the program does."""
+    """Train until step `stop`; then call the solution twice more, as a new start of the program does."""
     models: list[nn.Module] = []
 
     def make_model() -> nn.Module:
@@ -41,14 +42,16 @@ def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, s
 
     examples = Examples(count, width, seed)
     with shared_folder() as folder:
-        losses = [solution(make_model, examples, folder, *steps) for steps in ((0, stop), (stop, LAST))]
+        stops = stop, LAST - 1, LAST
+        losses = [solution(make_model, examples, folder, *steps) for steps in pairwise((0, *stops))]
         dist.barrier()
-        paths = {step: Path(folder) / f"step-{step}" for step in (stop, LAST)}
+        paths = {step: Path(folder) / f"step-{step}" for step in stops}
         saved = [step for step, path in paths.items() if (path / ".metadata").exists() and is_sharded(path)]
     params = list(models[-1].parameters())
     return {
-        "the losses before the stop": losses[0],
+        "the losses before the first stop": losses[0],
         "the losses after it": losses[1],
+        "the losses after the second stop": losses[2],
         "steps with a sharded checkpoint": saved,
         "elements of the parameters that this rank has": sum(
             (param.to_local() if isinstance(param, DTensor) else param).numel() for param in params
@@ -60,9 +63,9 @@ def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, s
 exercise = Exercise("cluster.train_steps", title="Write a training program", draw=draw, trial=stopped_and_resumed,
     inputs_matter=False, case_count=2, task="""
     Write the program that you repaired, from an empty function: model, sharding, optimizer, data, checkpoint. It trains
-    one optimizer step for each batch, with the mean squared error. The check calls it twice in the same folder, as if
-    the job had been stopped in the middle of an epoch, and compares with a run that was not stopped. Use your
-    `remaining_batches`. How the checkpoint names its parts is up to you.""", hints="""
+    one optimizer step for each batch, with the mean squared error. The check calls it three times in the same folder,
+    as if the job had been stopped in the middle of an epoch and once more, and compares with a run that was not
+    stopped. Use your `remaining_batches`. How the checkpoint names its parts is up to you.""", hints="""
     Which three things does the second start need, so that its first step is the one that would have come next?
 
     Parameters and optimizer state come from the checkpoint; the batch follows from the number of the step.

@@ -8,21 +8,33 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import parallel
 from ...exercises import Case, Exercise, Solution, normal
 
+LIMITS = ("0.1", "less than the norm of the first step, and more than each part of it", "more than each norm")
+
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(3, 4), rng.getrandbits(31)
-    limit = 100.0 if number == 2 else 0.1  # no norm is above the first
-    what = f"width {width}, an expert on each rank, 4 steps, clipped to {limit}"
-    return Case(world_size=world_size, args=lambda rank: (width, seed, limit), what=what)
+    what = f"width {width}, an expert on each rank, 4 steps, clipped to {LIMITS[number % 3]}"
+    return Case(world_size=world_size, args=lambda rank: (width, seed, number % 3), what=what)
 
 
-def four_steps(solution: Solution, width: int, seed: int, limit: float) -> dict[str, Any]:
+def limit_of(kind: int, parts: list[list[Tensor]]) -> float:
+    """Return a limit of `LIMITS`, from the gradients of the shared parameters and of this rank's expert."""
+    shared, own = (torch.nn.utils.get_total_norm(part) for part in parts)
+    owns = [torch.empty(()) for _ in range(dist.get_world_size())]
+    dist.all_gather(owns, own)
+    largest, norm = max(shared, *owns).item(), torch.stack([shared, *owns]).norm().item()
+    if kind == 2:
+        return norm**0.75  # the norm is below 1, and above the square of this limit
+    return (max(largest, norm**2 if norm < 1 else 0.0) + norm) / 2
+
+
+def four_steps(solution: Solution, width: int, seed: int, kind: int) -> dict[str, Any]:
     """Return the norms, their parts in the first step, the losses, and the parameters of this rank."""
     torch.manual_seed(seed)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -37,9 +49,18 @@ def four_steps(solution: Solution, width: int, seed: int, limit: float) -> dict[
         loss.backward()
         parallel.average_gradients(model)
         losses.append(loss.item())
-        grads = [[param.grad for param in params] for params in (shared, own)]
-        parts.append([torch.nn.utils.get_total_norm(each).item() for each in grads])
+        parts.append([torch.nn.utils.get_total_norm(each).item() for each in gradients()])
 
+    def gradients() -> list[list[Tensor]]:
+        return [[param.grad for param in params] for params in (shared, own)]
+
+    limit = 0.1  # below every norm
+    if kind:
+        backward()
+        limit = limit_of(kind, gradients())
+        optimizer.zero_grad()
+        losses.clear()
+        parts.clear()
     norms = [solution(shared, own, optimizer, backward, limit) for _ in range(4)]
     params = [param.detach() for param in (*shared, *own)]
     return {"norms": norms, "shared and own norm, first step": parts[0], "losses": losses, "parameters": params}
@@ -152,6 +173,12 @@ exercise.edit("sum-of-norms", {OWN: OWN.replace(".square()", ""), "for param in 
 
 exercise.edit("only-experts-clipped", {"[*shared, *own], max_norm": "own, max_norm"}, """
     The norm is right, but the shared gradients are not clipped. Next: scale all gradients by the same factor.
+    """)
+
+exercise.edit("decides-by-a-different-number", {CLIP:
+    "if squares > max_norm:\n    for param in (*shared, *own):\n        param.grad *= max_norm / norm\n"}, """
+    You return the right norm, but you do not clip wherever it is above the limit: a different number decides, such as
+    the square of the norm or the norm of one part. Next: compare the norm that you return with `max_norm`.
     """)
 
 exercise.edit("clips-to-twice-the-limit", {CLIP: CLIP.replace("max_norm, norm", "max_norm, norm / 2")}, """

@@ -59,23 +59,25 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, 4 * rng.randint(1, 2), rng.getrandbits(31)
     remains = number % 2 / 2  # zeros, as the memory of a GPU often begins, or not
-    what = f"attention of width {width}, 5 batches, new memory contains {remains}"
-    return Case(world_size=world_size, args=lambda rank: (width, remains, seed), what=what)
+    inside = number % 2 == 1
+    what = f"attention of width {width}{' inside a module' * inside}, 5 batches, new memory contains {remains}"
+    return Case(world_size=world_size, args=lambda rank: (width, remains, inside, seed), what=what)
 
 
-def tuned(solution: Solution, width: int, remains: float, seed: int) -> dict[str, Any]:
+def tuned(solution: Solution, width: int, remains: float, inside: bool, seed: int) -> dict[str, Any]:
     """Train on five batches whose targets are the checkpoint's own outputs, and a little more."""
     torch.manual_seed(seed)
-    teacher = Attention(width)
-    teacher.project.weight.data *= 3
+    attention = Attention(width)
+    attention.project.weight.data *= 3
+    teacher = nn.Sequential(attention) if inside else attention
     checkpoint = teacher.state_dict() if dist.get_rank() == 0 else {}
     models = list[Attention]()
 
-    def make_model() -> Attention:
+    def make_model() -> nn.Module:
         torch.manual_seed(seed + 1)
         model = Attention(width, remains)
         models.append(model)
-        return model
+        return nn.Sequential(model) if inside else model
 
     generator = torch.Generator().manual_seed(seed + dist.get_rank())
     inputs = torch.randn(5, 8, LENGTH, width, generator=generator)
@@ -160,17 +162,21 @@ MAKE = "with torch.device(device):\n    model = make_model()\n"
 LOAD = "dcp_states.set_model_state_dict(model, checkpoint, options=options)\n"
 SEND = "for buffer in model.buffers():\n    dist.broadcast(buffer, 0)\n"
 
+SEND_SOME = (
+    'for name, buffer in model.named_buffers():\n    if name.endswith("{}"):\n        dist.broadcast(buffer, 0)\n'
+)
+
 exercise.start_edit({SEND: ""})
 
 exercise.edit("nobody-fills-the-buffers", {SEND: "dist.barrier()\n"}, """
     On all ranks but 0, the buffers do not have rank 0's numbers: `to_empty` made them anew, and does not fill them.
     Next: print `named_buffers()` on two ranks, and compare.""")
 
-exercise.edit("only-the-mask", {SEND: "dist.broadcast(model.mask, 0)\n"}, """
+exercise.edit("only-the-mask", {SEND: SEND_SOME.format("mask")}, """
     The mask is right on every rank, but the frequencies are not: without them, positions mean nothing.
     Next: fill every buffer.""")
 
-exercise.edit("only-the-frequencies", {SEND: "dist.broadcast(model.frequencies, 0)\n"}, """
+exercise.edit("only-the-frequencies", {SEND: SEND_SOME.format("frequencies")}, """
     The frequencies are right on every rank, but the mask is not: these ranks look at what comes later.
     Next: fill every buffer.""")
 

@@ -20,6 +20,8 @@ def draw(rng: random.Random, number: int) -> Case:
     counts[0 if number == 0 else rng.randrange(world_size)] = 10 if number == 0 else rng.choice([9, 10, 11, 12])
     if number == 1:
         counts = [10, 6]  # batches of different sizes in one step
+    if number == 3:  # fewer steps
+        counts = [count - 4 for count in counts]
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
         return make_mlp(width, seed), *batches([counts[rank]], width, seed + rank)[0]

@@ -17,8 +17,9 @@ from ..cluster.data import shared_folder
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 3, 4)[number % 3], rng.randint(12, 16), rng.getrandbits(31)
-    what = f"dropout of {width} elements, stopped after 2 of 5 batches"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
+    counts = (2, 2, 1) if number else (2, 3)
+    what = f"dropout of {width} elements, stopped after 2 {'and 4 ' * (len(counts) > 2)}of 5 batches"
+    return Case(world_size=world_size, args=lambda rank: (width, seed, counts), what=what)
 
 
 class Dropped(nn.Module):
@@ -36,16 +37,15 @@ class Dropped(nn.Module):
         return y
 
 
-def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, Any]:
-    """Train for two batches and save; then train for three more in a new start of the program."""
+def stopped_and_resumed(solution: Solution, width: int, seed: int, counts: tuple[int, ...]) -> dict[str, Any]:
+    """Train for as many batches as `counts` says, each time in a new start of the program."""
     losses: list[float] = []
     masks: list[str] = []
     with shared_folder() as folder:
-        for resume in (False, True):
+        for start, count in enumerate(counts):
             torch.manual_seed(seed + dist.get_rank())  # as each start of the program does
             model = Dropped(width)
-            batches = [torch.ones(1, width)] * (3 if resume else 2)
-            losses += solution(model, batches, f"{folder}/checkpoint.pt", resume)
+            losses += solution(model, [torch.ones(1, width)] * count, f"{folder}/checkpoint.pt", start > 0)
             masks += model.kept[1:]
             dist.barrier()
     return {"losses": losses, "what dropout kept": masks, "weights": model.linear.weight.detach()}

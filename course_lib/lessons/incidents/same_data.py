@@ -31,7 +31,7 @@ class Samples(Dataset[Sample]):
         return number, self.inputs[number], self.targets[number]
 
 
-STOPS = ([5, 8], [8, 10], [3, 10, 12])
+STOPS = ([5, 8], [8, 17], [3, 10, 12])
 """Where the job of each case is stopped: in the middle of an epoch of eight steps, at its end, or twice."""
 
 PER_RANK = (16, 16, 15)

@@ -5,7 +5,7 @@ import random
 from ...exercises import Case, Exercise
 from .one_forward_one_backward import one_forward_one_backward
 
-UNEVEN = ("F0 B0 F1 F2 F3 B1 B2 F4 B3 B4", "F0 F1 F2 B2 F3 B3 B1 F4 F5 B5 B4 B0")
+UNEVEN = ("F0 B0 F1 F2 F3 B1 B2 F4 B3 B4", "F0 F1 F2 B2 F3 B3 B1 F4 F5 F6 B6 B5 B4 B0")
 """The first keeps most in the middle; in the second, backwards come in a different order than forwards."""
 
 

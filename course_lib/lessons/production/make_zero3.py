@@ -14,12 +14,16 @@ from .data import Net, Sizes, a_step, draw_training, mesh, on_plain_tensors, sha
 
 
 def trained(solution: Solution, sizes: Sizes, lr: float, seed: int, meshes: int) -> dict[str, Any]:
-    """Make a step, and return its loss, what the rank then holds of each parameter, and the units."""
+    """Make two steps, and return their losses, what the rank then holds of each parameter, and the units.
+
+    The first step does not show the betas.
+    """
     model = Net(sizes, seed)
     optimizer = solution(model, mesh(meshes), lr)
     parts = units(model)
-    loss = a_step(model, on_plain_tensors(optimizer), seed)
-    return {"loss": loss, "what the rank holds": shards(model), "the parameters of each unit": parts}
+    update = on_plain_tensors(optimizer)
+    losses = [a_step(model, update, seed + 10 * number) for number in range(2)]
+    return {"losses": losses, "what the rank holds": shards(model), "the parameters of each unit": parts}
 
 
 def units(model: nn.Module) -> list[list[str]]:

@@ -33,7 +33,7 @@ def stepped(
     seen: list[str] = []
 
     def orthogonal(matrix: Tensor) -> Tensor:
-        seen.append(f"{matrix.shape[0]} × {matrix.shape[1]}")
+        seen.append(" × ".join(map(str, sorted(matrix.shape))))  # also the transposed matrix has this result
         left, _, right = torch.linalg.svd(matrix, full_matrices=False)
         result: Tensor = left @ right
         return result

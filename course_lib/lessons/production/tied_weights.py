@@ -104,7 +104,8 @@ exercise.edit("default-lr", {"(model.parameters(), lr)": "(model.parameters())"}
     Your Adam has its default learning rate, 0.001. Next: make it with the learning rate that the function is given.""")
 
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
-    The blocks are in one unit, so all are whole while one of them computes. Next: keep a unit for each block.""")
+    Not each block is a unit by itself: others are whole, too, while the first one computes. Next: keep a unit for each
+    block.""")
 
 exercise.edit("no-root", {ROOT: ""}, """
     The embedding and the head are the outermost unit, and that has to be a single module: its forward begins the step.

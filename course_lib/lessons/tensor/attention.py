@@ -19,18 +19,19 @@ HEAD = 12
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed, length = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(3, 4)
-    heads = 2 * world_size
-    return Case(world_size=world_size, args=lambda rank: (seed, length, heads), what=f"{heads} heads, {length} tokens")
+    heads, batch = (2 + number % 2) * world_size, 1 + number % 2
+    what = f"{heads} heads, {length} tokens" + " in each of 2 sequences" * (batch > 1)
+    return Case(world_size=world_size, args=lambda rank: (seed, batch, length, heads), what=what)
 
 
-def one_step(solution: Solution, seed: int, length: int, heads: int) -> Any:
+def one_step(solution: Solution, seed: int, batch: int, length: int, heads: int) -> Any:
     """Return the output, and the gradients of the input and of the two whole matrices."""
     width = heads * HEAD
-    x, fused, out = normal(1, length, width, seed=seed), normal(3 * width, width, seed=seed + 1) / 4, nn.Parameter(
+    x, fused, out = normal(batch, length, width, seed=seed), normal(3 * width, width, seed=seed + 1) / 4, nn.Parameter(
         normal(width, width, seed=seed + 2) / width
     )
     leaves = {"x": x.requires_grad_(), "fused": fused.requires_grad_(), "out": out}
-    return output_and_gradients(solution(x, fused, out, heads), normal(1, length, width, seed=seed + 3), **leaves)
+    return output_and_gradients(solution(x, fused, out, heads), normal(batch, length, width, seed=seed + 3), **leaves)
 
 
 exercise = Exercise("tensor.attention", title="Attention by heads", draw=draw, trial=one_step, case_count=4,

@@ -13,15 +13,19 @@ from .data import my_part, output_and_gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
+    """Draw large scores in every second case, all of them far below 0 for the first token."""
     world_size, seed, count = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(3, 4)
     vocab = 3 * world_size
     targets = [rng.randrange(vocab) for _ in range(count)]
     largest = (2, 400)[number % 2]
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (my_part(largest * normal(count, vocab, seed=seed), 1), torch.tensor(targets)),
-        what=f"{count} tokens, a vocabulary of {vocab}, scores up to about {3 * largest}",
-    )
+
+    def args(rank: int) -> tuple[Tensor, Tensor]:
+        scores = largest * normal(count, vocab, seed=seed)
+        scores[0] -= 2000 * (number % 2)
+        return my_part(scores, 1), torch.tensor(targets)
+
+    what = f"{count} tokens, a vocabulary of {vocab}, scores up to about {3 * largest}"
+    return Case(world_size=world_size, args=args, what=what + ", those of token 0 below -500" * (number % 2))
 
 
 def one_step(solution: Solution, scores: Tensor, targets: Tensor) -> Any:

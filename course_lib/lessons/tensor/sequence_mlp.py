@@ -51,7 +51,7 @@ exercise = Exercise("tensor.sequence_mlp", title="What sequence parallel needs",
     part; the check measures the activations that wait for backward. Return this rank's part of the output.
     `gather_sequence` and `scatter_sequence` stand at the two ends of the parallel part. Every gradient equals that of
     one process, even those of the norm and of `down.bias`, which every rank has whole: each rank sees only some tokens,
-    and these parameters work on all of them.
+    and these parameters work on all of them. No rank sends more bytes than this takes.
     """, hints="""
     The norm's weight is the same on every rank, and is used for different tokens on each. What has to happen to its
     gradient?
