@@ -15,8 +15,9 @@ from .learner_code import in_program, is_internal, source_line_in_dump
 
 LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
 
-# Characters that move a terminal's cursor, change its colours or end a line, and those that UTF-8 does not have.
-_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Characters that move a terminal's cursor, change its colours, end a line or reverse the rest of it, and those that
+# UTF-8 does not have.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 

@@ -28,6 +28,7 @@ from .rank_threads.rank_thread import RankThread
 from .rank_threads.supervisor import run_ranks
 from .run import Order, Run
 from .torch_hooks import interposer, private
+from .torch_hooks.gloo import loopback
 from .torch_hooks.gpus import pretended
 from .torch_hooks.patching import Replacement
 
@@ -52,6 +53,7 @@ class Simulated:
         self._world_size, self._gpus = world_size, gpu_bytes(gpus)
 
     def run(self, order: Order) -> Run:
+        loopback.refuse_a_fork()
         _allow_open_files()
         with (
             process_state.of_threads(_refusals(), measure=order.size_of is not None),

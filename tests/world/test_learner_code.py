@@ -56,9 +56,9 @@ def test_the_notes_of_an_exception_are_shown_below_its_text() -> None:
 
 def test_the_control_characters_of_an_exception_are_shown_as_escapes() -> None:
     odd = type("Odd\n\x1b[1A", (ValueError,), {})
-    report = ErrorReport.of(odd("\x1b[1;31ma\x1b[0m\x00\u2028\ud800\tb\r\nd\xe9j\xe0\xa0vu"))
-    assert str(report) == "Odd\\n\\x1b[1A: a\\x00\\u2028\\ud800\tb\n    d\xe9j\xe0\xa0vu"
-    assert report.traceback.endswith("a\\x00\\u2028\\ud800\tb\nd\xe9j\xe0\xa0vu\n")
+    report = ErrorReport.of(odd("\x1b[1;31ma\x1b[0m\x00\u2028\u202e\ud800\tb\r\nd\xe9j\xe0\xa0vu"))
+    assert str(report) == "Odd\\n\\x1b[1A: a\\x00\\u2028\\u202e\\ud800\tb\n    d\xe9j\xe0\xa0vu"
+    assert report.traceback.endswith("a\\x00\\u2028\\u202e\\ud800\tb\nd\xe9j\xe0\xa0vu\n")
 
 
 def test_the_methods_that_a_dataclass_generates_are_no_line_to_show() -> None:

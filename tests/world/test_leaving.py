@@ -88,6 +88,49 @@ def test_a_callback_that_outlives_its_rank_does_not_end_the_process() -> None:
         World(3).run(leave_early)
 
 
+@pytest.mark.slow
+def test_python_ends_in_order_after_a_rank_that_was_left_in_cpp() -> None:
+    program = """
+        from datetime import timedelta
+        import torch.distributed as dist
+        from course_lib import RankError, World
+
+        def wait_in_cpp():
+            if dist.get_rank() == 1:
+                raise ValueError
+            dist.HashStore().wait(["a key"], timedelta(seconds=1.5))
+
+        try:
+            World(2).run(wait_in_cpp)
+        except RankError as error:
+            assert "rank 0 could not be interrupted" in str(error)
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_a_fork_of_a_process_that_has_run_a_world_runs_none(backend: str) -> None:
+    program = f"""
+        import os
+        import torch.distributed as dist
+        from course_lib import CourseError, World
+
+        World(2, backend="{backend}").run(dist.get_rank)
+        child = os.fork()
+        if child == 0:
+            try:
+                World(2, backend="{backend}").run(dist.get_rank)
+            except CourseError as error:
+                os._exit(7 if "was forked from one that has run a world" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_pulse_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def allreduce(self, tensors: list[torch.Tensor]) -> None:

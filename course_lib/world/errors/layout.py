@@ -147,16 +147,17 @@ def _sums(tensor: torch.Tensor) -> tuple[Summed, ...]:
     return summed([("", local.detach().cpu().resolve_conj().resolve_neg().contiguous())])
 
 
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors, numbers and strings in a result, with their names."""
+def _parts(value: Any, name: str, holders: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors, numbers and strings in a result, with their names. `holders` are the lists and dicts around
+    `value`: one that contains itself is read once."""
     if isinstance(value, torch.nn.Module):
         yield from value.named_parameters(name)
         yield from value.named_buffers(name)
     elif isinstance(value, torch.Tensor | float | int | str):
         yield name, value
-    elif isinstance(value, Mapping | list | tuple):
+    elif isinstance(value, Mapping | list | tuple) and id(value) not in holders:
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _parts(item, f"{name}.{key}" if name else str(key))
+            yield from _parts(item, f"{name}.{key}" if name else str(key), (*holders, id(value)))
 
 
 def _layout(side: Side, otherwise: str) -> str:

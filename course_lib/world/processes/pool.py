@@ -12,8 +12,9 @@ from itertools import count
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from ...errors import who
+from ...errors import CourseError, who
 from ..rank_threads.interrupts import put_off
+from ..torch_hooks.gloo import A_FORK
 from .placement import LOOPBACK, Machine, Place
 from .protocol import Group
 from .worker_handle import WorkerHandle, start_server
@@ -67,7 +68,13 @@ class Pool:
         return list(self._processes.values())
 
     def start(self) -> None:
-        """Prepare to start processes, unless a run is using them."""
+        """Prepare to start processes, unless a run is using them.
+
+        Raises:
+            CourseError: this process is a fork of the one that started the processes: it would talk to its ranks.
+        """
+        if self._processes and self._kernel != os.getpid():
+            raise CourseError(A_FORK)
         if self.lock.acquire(blocking=False):
             try:
                 self.prepare()

@@ -1,5 +1,6 @@
 """`RankThread`: a rank that is a thread of this process, behaves like a process, and can be stopped."""
 
+import atexit
 import contextlib
 import threading
 import time
@@ -19,6 +20,9 @@ from .coordinator import ThreadCoordinator
 from .process_state import collect_garbage
 from .rank_state import RankState
 from .stopping import Stoppable
+
+ENDING = 2.0
+"""Seconds for which Python's end waits for ranks that were left behind. Jupyter kills a kernel after five."""
 
 
 class RankThread(Stoppable, InterposedRank):
@@ -106,3 +110,16 @@ class RankThread(Stoppable, InterposedRank):
         self.coordinator.entered(self.rank)
         meter = self.meter
         return self.stoppably(partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs))
+
+
+@atexit.register
+def _await_ranks() -> None:
+    """Wait for ranks that were left behind in C++, such as in a long matrix product.
+
+    Python ends a thread that returns from C++ after its own end. C++ then ends the process, with "terminate called
+    without an active exception".
+    """
+    deadline = time.monotonic() + ENDING
+    for thread in threading.enumerate():
+        if isinstance(thread, RankThread):
+            thread.join(max(0.0, deadline - time.monotonic()))

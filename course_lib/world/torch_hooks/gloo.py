@@ -1,6 +1,7 @@
 """gloo for ranks: one network device per process, and process groups that close fast."""
 
 import atexit
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ...errors import CourseError
+
 _Gloo: Any = c10d.ProcessGroupGloo
+
+A_FORK = (
+    "World.run: this process was forked from one that has run a world, and has none of the threads and connections "
+    'that worlds need. Start it with "spawn" or "forkserver", such as multiprocessing.get_context("spawn").Pool(). '
+    "Or run the worlds in the first process."
+)
+"""Why a process that was forked from the kernel runs no world."""
 
 
 class Loopback:
@@ -30,6 +40,7 @@ class Loopback:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._device: Any = None
+        self._made_in = 0  # the process that made the device
         self._pulse: list[Any] = []
 
     def options(self, timeout: timedelta, threads: int = 2) -> Any:
@@ -38,9 +49,16 @@ class Loopback:
             if self._device is None:
                 where = {"hostname": "127.0.0.1"} if self.interface is None else {"interface": self.interface}
                 self._device = _Gloo.create_device(**where, lazy_init=False)
+                self._made_in = os.getpid()
         options = _Gloo._Options()
         options._devices, options._threads, options._timeout = [self._device], threads, timeout
         return options
+
+    def refuse_a_fork(self) -> None:
+        """Raise a `CourseError` in a process that was forked with the device: its thread is not there, so that a group
+        would wait forever."""
+        if self._device is not None and self._made_in != os.getpid():
+            raise CourseError(A_FORK)
 
     @contextmanager
     def hurried(self) -> Iterator[None]:

@@ -78,6 +78,15 @@ def reduces_in_a_different_order():
     return {name: parameter.grad for name, parameter in net.named_parameters()}
 
 
+def test_a_list_that_contains_itself_is_read_once(local_world) -> None:
+    def cycle():
+        values = [torch.full((2,), float(rank()))]
+        values.append(values)
+        return values
+
+    assert [row[1] for row in rows(local_world(2).run(cycle))] == ["0"]
+
+
 def test_tensors_that_ranks_reduce_in_a_different_order(local_world) -> None:
     found = rows(local_world(2, replay=True).run(reduces_in_a_different_order))
     assert found[0][:2] == ("all_reduce #1", "net.0.weight.grad | net.1.weight.grad")
