@@ -125,19 +125,24 @@ class Engine(nn.Module):
         ranks.share([*model.parameters(), *model.buffers()])
         self._buffers_differ, self.zeroed = False, 0
 
-    def _check_parts(self) -> None:
-        """Refuse to share and average different parts, such as experts: `parallel` marks modules that have some."""
-        mine = dist.get_process_group_ranks(self.ranks.process_group)
+    def _parts(self) -> Iterator[tuple[str, list[int]]]:
+        """Return the kinds of modules that differ on some ranks, and these ranks: `parallel` marks such modules."""
         for module in self.module.modules():
             if getattr(module, "differs_by_rank", False):
                 group: Any = module.group or dist.group.WORLD
-                if len(both := sorted({*mine} & {*dist.get_process_group_ranks(group)})) > 1:
-                    raise ValueError(
-                        f"rank {dist.get_rank()}: {type(module).__name__} has different parameters on ranks {both}, "
-                        "over which this engine would share and average them. Make the engine for a process group of "
-                        "ranks that have the same parts, such as the data axis of a mesh. If there is none, train "
-                        "without an engine: experts with parallel.average_gradients."
-                    )
+                yield type(module).__name__, dist.get_process_group_ranks(group)
+
+    def _check_parts(self) -> None:
+        """Refuse to share and average different parts, such as experts."""
+        mine = dist.get_process_group_ranks(self.ranks.process_group)
+        for kind, theirs in self._parts():
+            if len(both := sorted({*mine} & {*theirs})) > 1:
+                raise ValueError(
+                    f"rank {dist.get_rank()}: {kind} has different parameters on ranks {both}, over which this engine "
+                    "would share and average them. Make the engine for a process group of ranks that have the same "
+                    "parts, such as the data axis of a mesh. If there is none, train without an engine: experts with "
+                    "parallel.average_gradients."
+                )
 
     def _check_memory(self) -> None:
         """Refuse parameters that share memory, unless none is trained: an engine gives each memory of its own."""
@@ -247,6 +252,9 @@ class Engine(nn.Module):
 
         Returns:
             The L2 norm before, 0-dim, the same on every rank: as `torch.nn.utils.clip_grad_norm_` in one process.
+
+        Raises:
+            ValueError: other ranks have parts of the model: see `parallel.clip_grad_norm_`.
         """
         self.average_gradients()
         norm = self.total_norm()
@@ -256,7 +264,18 @@ class Engine(nn.Module):
         return norm
 
     def total_norm(self) -> Tensor:
-        """Return the L2 norm of the averaged gradients of all shards, 0-dim, the same on every rank."""
+        """Return the L2 norm of the averaged gradients of all shards, 0-dim, the same on every rank.
+
+        Raises:
+            ValueError: other ranks have parts of the model whose gradients belong to the norm.
+        """
+        for kind, theirs in self._parts():
+            if len(theirs) > 1:
+                raise ValueError(
+                    f"rank {dist.get_rank()}: {kind} has parts on ranks {theirs}, and this engine sees the gradients "
+                    "of one: their norm would differ between ranks. With tensor parallelism, call "
+                    "parallel.clip_grad_norm_(engine, max_norm, group). LossScaler needs the norm, too: train in bf16."
+                )
         grads = [shard.values.grad for shard in self.shards() if shard.values.grad is not None]
         # A rank may have shards of one dtype only, or none: the sum needs the same dtype on every rank.
         widest = reduce(torch.promote_types, [bucket.master_dtype for bucket in self.buckets]).to_real()

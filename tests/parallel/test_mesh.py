@@ -212,3 +212,19 @@ def test_a_group_over_which_nothing_is_cut_is_refused(use) -> None:
 
     with pytest.raises(RankError, match="this PipelinePart is not cut by tensor parallel"):
         World(2).run(of_a_pipeline)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda engine: engine.clip_grad_norm_(1.0), lambda engine: zero.LossScaler(engine).unscale_()]
+)
+def test_an_engines_own_norm_is_refused_around_a_cut_model(use) -> None:
+    """It was that of the engine's ranks, and scaled what all ranks have differently on each."""
+
+    def train() -> None:
+        engine = engine_on((1, 2), zero.Stage2)[1]
+        inputs, targets = batch(0, 8, 12)
+        engine.module.loss_of(engine(inputs), targets).backward()
+        use(engine)
+
+    with pytest.raises(RankError, match=r"has parts on ranks \[0, 1\], and this engine sees the gradients of one"):
+        World(2).run(train)
