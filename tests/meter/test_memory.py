@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
 from torch import nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
@@ -562,6 +563,36 @@ def test_vjp_calls_back_on_a_measured_rank() -> None:
         return found
 
     assert list(World(2).run(program)) == [[1.5, 6.0, -3.0]] * 2
+
+
+class Doubled(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"measure": False}, {"gpus": True}, {"strict": True}], ids=str)
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_higher_order_operators_run_on_ranks(backend: str, options: dict[str, bool]) -> None:
+    """They found no kernel for the key that ranks have: transformers builds its masks with such a vmap."""
+
+    def program():
+        x = torch.arange(3.0)
+        scanned = associative_scan(torch.add, x, 0, combine_mode="generic")
+        return torch.vmap(Doubled.apply)(x).tolist(), torch.func.jacrev(Doubled.apply)(x[:1]).item(), scanned.tolist()
+
+    run = World(2, backend=backend, **options).run(program)
+    assert list(run) == [([0, 2, 4], 2, [0, 1, 3])] * 2
 
 
 # Tensors and functions of other kinds

@@ -134,6 +134,17 @@ def _drawing_kernel(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
+def keys_without_ours(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `torch._ops._compute_keyset` leave out `KEY`. It dispatches higher-order operators, such as flex attention or
+    a `torch.autograd.Function` under `vmap`, which know of no kernel that falls through."""
+    ours = torch._C._parse_dispatch_key(KEY)
+
+    def keyset(args: Any, kwargs: Any, considered: Any) -> Any:
+        return compute(args, kwargs, considered.remove(ours))
+
+    return keyset
+
+
 def _making_kernel(operator: Any) -> Callable[..., Any]:
     """Return a kernel that draws on the CPU where the generator belongs to the CPU and the default device is a GPU.
     Lessons get the same numbers on both."""

@@ -216,6 +216,7 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
     for question in ("get_future", "is_completed", "synchronize"):
         yield dist.Work, question, _announced_question(getattr(dist.Work, question))
+    yield torch._ops, "_compute_keyset", dispatch.keys_without_ours(torch._ops._compute_keyset)
     yield Tensor, "register_post_accumulate_grad_hook", _removed_with_rank(Tensor.register_post_accumulate_grad_hook)
 
 

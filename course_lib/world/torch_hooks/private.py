@@ -48,6 +48,7 @@ _NEEDED: dict[Any, list[str]] = {
     torch._C: [
         "_dispatch_tls_set_dispatch_key_included",
         "_dispatch_keyset_full_after",
+        "_parse_dispatch_key",
         "_current_graph_task_id",
         "_ensureCUDADeviceGuardSet",
         "_clear_DTensor_sharding_propagator_cache",
@@ -56,6 +57,7 @@ _NEEDED: dict[Any, list[str]] = {
     torch.autograd.profiler: ["_prepare_profiler", "_enable_profiler"],
     native: ["_set_thread_isolation_mode", "_create_work_from_future"],
     c10d: ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
+    torch._ops: ["_compute_keyset"],
     torch.random: ["default_generator"],
 }
 _missing = [
