@@ -275,3 +275,8 @@ def test_useful_flops_count_attention() -> None:
         of_a_token = planned.mfu("h100") * 989e12 / planned.tokens_per_second("h100")
         matrices = {1: 6, 0.5: 5, 0: 2}[trainable] * planned.model.params
         assert of_a_token == pytest.approx(matrices + useful * 2 * 100 * 10, rel=1e-4)
+
+
+def test_of_a_quantized_model_it_says_how_far_published_runs_were() -> None:
+    text = repr(plan(model="llama3-8b", world_size=1, stage=0, lora_rank=8, frozen="nf4"))
+    assert "adapters on a model in 4 or 8 bits held up to 1.7 times the planned memory" in text

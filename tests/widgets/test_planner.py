@@ -221,7 +221,7 @@ def test_a_field_that_cannot_be_read_keeps_its_value_even_where_that_cannot_be_p
 
 def test_it_says_what_changes_nothing_and_how_far_published_seconds_are() -> None:
     assert "Frozen = nf4 changes nothing" in shown(Planner(), "frozen=nf4")["verdict"]
-    assert "0.6 to 10 times" in shown(Planner(), "model=qwen3-30b-a3b&world_size=8&expert_parallel=8")["verdict"]
+    assert "0.5 to 10 times" in shown(Planner(), "model=qwen3-30b-a3b&world_size=8&expert_parallel=8")["verdict"]
     assert "2025" in Planner().verdict and "2025" not in shown(Planner(), "stage=2&engine=torch")["verdict"]
 
 

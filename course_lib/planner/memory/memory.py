@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ..text import count
 from ..training.frozen import trained
 from ..training.settings import Settings
 from ..training.shapes import Model, Transformer, numel
@@ -58,7 +59,7 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
     tokens, layers = settings.tokens, len(model.units) - 1
     if settings.last_stage:
         for name, nbytes in activations.ends(transformer, settings).items():
-            yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
+            yield _activation(name, tokens * nbytes, count(tokens, "token"), FORWARD)
     if not settings.trainable:
         return
     one, everything = activations.kept(transformer, settings), sum(activations.layer(transformer, settings).values())
@@ -66,10 +67,10 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
             "operators": "the attention's result and every second product"}[settings.checkpointing]  # fmt: skip
     flights = f", {settings.in_flight:g} micro-batches" if settings.in_flight > 1 else ""
     held = tokens * layers * one * settings.in_flight
-    name = f"{tokens} tokens{flights}, {what} of each layer"
+    name = f"{count(tokens, 'token')}{flights}, {what} of each layer"
     yield _activation("activations of the layers", held, name, FORWARD, START)
     left = tokens * one * (layers * (settings.in_flight - 1) + 1)
-    yield _activation("activations of the last layer left", left, f"{tokens} tokens{flights}", END)
+    yield _activation("activations of the last layer left", left, f"{count(tokens, 'token')}{flights}", END)
     yield _activation("activations computed again", tokens * (everything - one), "one layer at a time", START, END)
     by_moment: list[tuple[str, float, tuple[str, ...]]] = [
         ("gradients of activations", activations.gradients_at_work(transformer, settings), (START, END)),
@@ -78,7 +79,7 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
         ("gradients of the logits", activations.loss_gradients(transformer, settings), (FORWARD,)),
     ]
     for name, nbytes, moments in by_moment if settings.last_stage else by_moment[:-1]:
-        why = f"{tokens} tokens"
+        why = count(tokens, "token")
         yield Part(category="other", name=name, nbytes=round(tokens * nbytes), why=why, moments=moments)
 
 
@@ -97,8 +98,8 @@ def _copies(model: Model, own: Model, settings: Settings) -> Iterator[Part]:
             for unit in (matrices.units[0][len(matrices.units[0]) - matrices.behind :], *matrices.units[1:])
         )
         one, every, ends = max(layers, default=0), sum(layers), behind + matrices.tied
-        for count, moment in ((ends + cached * every, FORWARD), (one if again else every, START), (one, END)):
-            nbytes, why = round(settings.policy.copied * share * count), f"{settings.policy.copied} bytes each"
+        for elements, moment in ((ends + cached * every, FORWARD), (one if again else every, START), (one, END)):
+            nbytes, why = round(settings.policy.copied * share * elements), f"{settings.policy.copied} bytes each"
             name = f"autocast's copies of {what} matrices"
             yield Part(category="activations", name=name, nbytes=nbytes, why=why, moments=(moment,))
 

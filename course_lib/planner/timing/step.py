@@ -211,7 +211,7 @@ class _Step:
         last, settings = self.computed[-1:], self.settings
         if not piece.gathers:
             return []
-        if "parameters" in settings.offload and (when == "forward" or settings.reshard is True):
+        if "parameters" in settings.offload and (when == "forward" or settings.gathers_again == settings.shards):
             copied = piece.gathers * self.kept / settings.shards
             name = f"copy {piece.name} to the device"
             last = [self.streams.issue(HOST, name, copied / self.hardware.host_link, last)]

@@ -221,6 +221,14 @@ def test_kept_parameters_are_not_copied_again() -> None:
 # What is sent after backward
 
 
+def test_all_ranks_are_the_same_second_shard_by_name_and_by_number() -> None:
+    given = STAGE_3 | {"offload": ["optimizer", "parameters"]}
+    lines = [planned(**given, reshard=reshard).timeline(replace(SECOND, host_link=500)) for reshard in (True, 2)]
+
+    assert places(lines[0], "copy layer 0 to the device") == places(lines[1], "copy layer 0 to the device")
+    assert len(places(lines[0], "copy layer 0 to the device")) == 2
+
+
 def test_the_papers_stage_2_gathers_in_the_next_forward() -> None:
     """3 layers of 1000 of 3000 parameters, each a third of 6000 bytes, a half of which is sent: 1 s."""
     given = STAGE_3 | {"stage": 2}
