@@ -1,6 +1,7 @@
 """Later cells work with every answer that an exercise accepts, not only with its reference."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,3 +124,16 @@ def test_a_cut_sequence_trains_with_places_by_keyword() -> None:
         return result
 
     assert losses(loss_by_keyword) == losses(reference("context.loss"))
+
+
+def bubble_as_a_fraction(world_size: int, micro_batches: int, chunks: int) -> Any:
+    return Fraction(world_size - 1, chunks * micro_batches + world_size - 1)
+
+
+def test_a_bubble_may_be_a_fraction_which_python_3_11_cannot_format() -> None:
+    assert exercises.get("pipeline.bubble").check(bubble_as_a_fraction).status == "passed"
+
+    names: dict[str, Any] = {"bubble": bubble_as_a_fraction, "table": lambda rows, corner: None}
+    lesson = run_cells("14-pipeline.ipynb", ("def bubbles(",), names)
+
+    assert lesson["bubbles"](4)["4 ranks"] == "42.9%"
