@@ -137,3 +137,30 @@ def test_a_bubble_may_be_a_fraction_which_python_3_11_cannot_format() -> None:
     lesson = run_cells("14-pipeline.ipynb", ("def bubbles(",), names)
 
     assert lesson["bubbles"](4)["4 ranks"] == "42.9%"
+
+
+def train_as_usual(engine: Any, batches: list[tuple[Tensor, Tensor]]) -> list[float]:
+    engine.train()
+    losses = []
+    for x, y in batches:
+        engine.zero_grad(set_to_none=True)
+        loss = engine(*(part.chunk(dist.get_world_size())[dist.get_rank()] for part in (x, y)))
+        loss.backward()
+        engine.step()
+        dist.all_reduce(mean := loss.detach() / dist.get_world_size())
+        losses.append(mean.item())
+    return losses
+
+
+@pytest.mark.slow
+def test_the_engine_of_the_capstone_trains_with_the_calls_that_the_courses_engines_accept() -> None:
+    assert exercises.get("capstone.train").check(train_as_usual).status == "passed"
+
+    answers = ("shard_params", "start_gather", "sharded_forward")
+    beginnings = ("from collections", *(f"{name} = exercise" for name in answers), "class Yours", "def zero_grad(")
+    lesson = run_cells("12-capstone.ipynb", (*beginnings, "class Embed(", "def units_of(", "batches = "), {})
+
+    def losses(train: Callable[..., list[float]]) -> list[float]:
+        return train(lesson["Yours"](lesson["small"]()), lesson["batches"][:2])
+
+    assert World(2).run(losses, train_as_usual)[0] == World(2).run(losses, reference("capstone.train"))[0]
