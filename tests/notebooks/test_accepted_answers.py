@@ -1,8 +1,10 @@
 """Later cells work with every answer that an exercise accepts, not only with its reference."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -13,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Adam
 
-from course_lib import World, exercises
+from course_lib import World, exercises, parallel
+from course_lib.parallel import Cut
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SHARDED_STEPS = exercises.get("zero1.sharded_step").variants
@@ -79,3 +82,85 @@ def gathered(part: Tensor) -> Tensor:
     parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, part)
     return torch.cat(parts, dim=2)
+
+
+def mixture_by_pieces(tokens: Tensor, choice: Tensor, expert: Callable[[Tensor], Tensor]) -> Tensor:
+    counts = choice.bincount(minlength=dist.get_world_size())
+    dist.all_to_all_single(arriving := torch.empty_like(counts), counts)
+    sent, received = counts.tolist(), arriving.tolist()
+    order = choice.argsort(stable=True)
+    arrived = parallel.all_to_all(tokens[order], sent, received)
+    computed = torch.cat([expert(piece) for piece in arrived.split(received)])
+    return parallel.all_to_all(computed, received, sent)[order.argsort()]
+
+
+def test_an_expert_is_counted_with_all_its_tokens_if_it_is_called_for_each_piece(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exercises.get("context.mixture").check(mixture_by_pieces).status == "passed"
+
+    guess = SimpleNamespace(reveal=lambda sent_bytes: None)
+    names: dict[str, Any] = {"mixture": mixture_by_pieces, "guess_tokens_sent": guess}
+    run_cells("15-long-sequences-and-experts.ipynb", ("from collections", "def route("), names)
+
+    counts = capsys.readouterr().out.splitlines()[0].removeprefix("tokens of each expert: ")
+    assert sum(map(int, counts.split())) == 4 * 1024
+
+
+def loss_by_keyword(model: Callable[..., Tensor], tokens: Tensor, mine: Tensor) -> Tensor:
+    targets = tokens[1:]
+    total = F.cross_entropy(model(tokens[mine], places=mine), targets[mine], ignore_index=0, reduction="sum")
+    return total * dist.get_world_size() / (targets != 0).sum()
+
+
+@pytest.mark.slow
+def test_a_cut_sequence_trains_with_places_by_keyword() -> None:
+    assert exercises.get("context.loss").check(loss_by_keyword).status == "passed"
+
+    def losses(loss: Callable[..., Tensor]) -> list[str]:
+        names: dict[str, Any] = {"loss_of_my_tokens": loss}
+        lesson = run_cells("15-long-sequences-and-experts.ipynb", ("from collections", "def train("), names)
+        result: list[str] = World(2).run(lesson["train"], parallel.ring_attention, Cut.zigzag, 16, steps=1)[0]
+        return result
+
+    assert losses(loss_by_keyword) == losses(reference("context.loss"))
+
+
+def bubble_as_a_fraction(world_size: int, micro_batches: int, chunks: int) -> Any:
+    return Fraction(world_size - 1, chunks * micro_batches + world_size - 1)
+
+
+def test_a_bubble_may_be_a_fraction_which_python_3_11_cannot_format() -> None:
+    assert exercises.get("pipeline.bubble").check(bubble_as_a_fraction).status == "passed"
+
+    names: dict[str, Any] = {"bubble": bubble_as_a_fraction, "table": lambda rows, corner: None}
+    lesson = run_cells("14-pipeline.ipynb", ("def bubbles(",), names)
+
+    assert lesson["bubbles"](4)["4 ranks"] == "42.9%"
+
+
+def train_as_usual(engine: Any, batches: list[tuple[Tensor, Tensor]]) -> list[float]:
+    engine.train()
+    losses = []
+    for x, y in batches:
+        engine.zero_grad(set_to_none=True)
+        loss = engine(*(part.chunk(dist.get_world_size())[dist.get_rank()] for part in (x, y)))
+        loss.backward()
+        engine.step()
+        dist.all_reduce(mean := loss.detach() / dist.get_world_size())
+        losses.append(mean.item())
+    return losses
+
+
+@pytest.mark.slow
+def test_the_engine_of_the_capstone_trains_with_the_calls_that_the_courses_engines_accept() -> None:
+    assert exercises.get("capstone.train").check(train_as_usual).status == "passed"
+
+    answers = ("shard_params", "start_gather", "sharded_forward")
+    beginnings = ("from collections", *(f"{name} = exercise" for name in answers), "class Yours", "def zero_grad(")
+    lesson = run_cells("12-capstone.ipynb", (*beginnings, "class Embed(", "def units_of(", "batches = "), {})
+
+    def losses(train: Callable[..., list[float]]) -> list[float]:
+        return train(lesson["Yours"](lesson["small"]()), lesson["batches"][:2])
+
+    assert World(2).run(losses, train_as_usual)[0] == World(2).run(losses, reference("capstone.train"))[0]

@@ -8,54 +8,82 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ...exercises import Case, Exercise, at_most, dtype_name, lets_go, whole_numbers
 from ...meter import mark
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
-from .start_gather import gather
+from .start_gather import gather, start_gather  # noqa: F401 (two mistakes call it)
 from .unit import Unit, free, poisoned_unit
 
 IN_USE, AFTER = "while the unit is in use", "after forward"
+
+ROWS = 3
+"""The number of rows of an embedding."""
 
 
 class Scaled(nn.Module):
     """A module for x of [2, width] that calls `on_use` while its parameters are in use.
 
     With `places` it ends with a sum, so a gradient arrives before backward has asked for any parameter. Without, it
-    ends with a matrix product, so backward asks for a parameter before any gradient has arrived.
+    ends with a matrix product, so backward asks for a parameter before any gradient has arrived. With `embeds`, x has
+    numbers of rows of an embedding, [2], and no gradient, as in the first unit of a language model.
     """
 
     def __init__(
-        self, width: int, inner: int, places: bool, dtype: torch.dtype, seed: int, on_use: Callable[[], None]
+        self,
+        width: int,
+        inner: int,
+        places: bool,
+        embeds: bool,
+        dtype: torch.dtype,
+        seed: int,
+        on_use: Callable[[], None],
     ) -> None:
         super().__init__()
-        shapes = [(inner, width), (inner,), (inner,), (width, inner), *[(2, width)] * places]
+        shapes = [(inner, width), (inner,), (inner,), (width, inner), *[(2, width)] * places, *[(ROWS, width)] * embeds]
         drawn = (whole_numbers(*shape, seed=seed, rank=place, dtype=dtype) for place, shape in enumerate(shapes))
         self.up, self.gain, self.shift, self.down, *added = (nn.Parameter(values / 500) for values in drawn)
-        self.places = nn.ParameterList(added)
+        self.places, self.rows = nn.ParameterList(added[:places]), nn.ParameterList(added[places:])
         self.on_use = on_use
 
     def forward(self, x: Tensor) -> Tensor:
+        for rows in self.rows:
+            x = F.embedding(x, rows)
         hidden = torch.tanh(x @ self.up.t()) * self.gain + self.shift
         self.on_use()
         return sum(self.places, start=hidden @ self.down.t())
 
 
 def draw(rng: random.Random, number: int) -> Case:
+    """Draw units as they are in later cells of the lesson: one is gathered ahead, and one begins with an embedding."""
     world_size, dtype, seed = draw_world_size(rng, number), DTYPES[number % 2], rng.getrandbits(32)
     width, inner, places = rng.randint(5, 7), rng.randint(8, 11), number % 3 != 2
+    ahead, embeds = number % 4 == 1, number % 4 == 3
 
-    def args(rank: int) -> tuple[int, int, bool, Tensor, int]:
-        return width, inner, places, whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500, seed
+    def args(rank: int) -> tuple[int, int, bool, bool, torch.dtype, Tensor, int]:
+        x = whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500
+        if embeds:
+            x = torch.tensor([rank % ROWS, ROWS - 1])
+        return width, inner, places, ahead, dtype, x, seed
 
     what = f"a unit of {width} × {inner} that ends with a {'sum' if places else 'matrix product'}, {dtype_name(dtype)}"
+    what += ", gathered ahead" * ahead + ", and begins with an embedding" * embeds
     return Case(world_size=world_size, args=args, what=what)
 
 
 def output_and_gradients(
-    solution: Callable[[Unit, Tensor], Tensor], width: int, inner: int, places: bool, x: Tensor, seed: int
+    solution: Callable[[Unit, Tensor], Tensor],
+    width: int,
+    inner: int,
+    places: bool,
+    ahead: bool,
+    dtype: torch.dtype,
+    x: Tensor,
+    seed: int,
 ) -> Any:
+    """Return what forward and backward make. With `ahead`, the unit is gathered before each of them."""
     memory: Memory = []
 
     def on_use() -> None:
@@ -63,17 +91,23 @@ def output_and_gradients(
         if dist.get_rank() == 0:  # at later marks, the meter then searches for what holds the parameters; that is slow
             mark(IN_USE)
 
-    unit = poisoned_unit(Scaled(width, inner, places, x.dtype, seed, on_use))
-    x.requires_grad_()
+    embeds = not x.is_floating_point()
+    unit = poisoned_unit(Scaled(width, inner, places, embeds, dtype, seed, on_use))
+    x.requires_grad_(not embeds)
+    if ahead:
+        gather(unit)
     output = solution(unit, x)
     mark_when_gone(AFTER, memory)
     if not isinstance(output, Tensor):
         return output
     freed = [param.numel() for param in unit.params]
-    if not any(freed):  # otherwise the finding names the cause, not its consequences in backward
+    if not any(freed) and output.requires_grad:  # otherwise the finding names the cause, not what follows in backward
+        if ahead:
+            gather(unit)
         output.square().sum().backward()
     return {
         "the output": output.detach().clone(),
+        "whether the output requires a gradient": output.requires_grad,
         "elements in each parameter after forward": freed,
         "the gradient of x": x.grad,
         "the gradients": [param.grad for param in unit.params],
@@ -189,9 +223,15 @@ exercise.edit("not-there-when-backward-begins", {"output.register_hook": "x.regi
     stay gathered.""")
 
 exercise.edit("freed-by-the-gradient-of-x", {
-    "return output": "x.register_hook(lambda grad: free(unit))\nreturn output"}, """
+    "return output": "if x.requires_grad:\n    x.register_hook(lambda grad: free(unit))\nreturn output"}, """
     A parameter is empty when its gradient arrives, and the gradient does not fit: a hook on `x` has freed the unit. The
     gradient of `x` can arrive before those of the parameters.
+    Next: leave the unit gathered. `start_reduction`, the next exercise, frees it later.""")
+
+exercise.edit("freed-by-a-hook-on-any-x", {
+    "return output": "x.register_hook(lambda grad: free(unit))\nreturn output"}, """
+    A hook on `x` frees the unit. The gradient of `x` can arrive before those of the parameters. These are then empty,
+    and their gradients do not fit. The first unit's `x` is integers, and can have no hook.
     Next: leave the unit gathered. `start_reduction`, the next exercise, frees it later.""")
 
 exercise.edit("gathered-when-asked", {"output.register_hook(lambda grad: gather(unit))\n": "",
@@ -206,6 +246,42 @@ exercise.edit("gathered-by-a-gradient", {"output.register_hook(lambda grad: gath
     In backward, a saved parameter is needed before the unit is gathered again. That is so if the gather waits for the
     gradient of a parameter: at a matrix product, autograd asks for the saved matrix first.
     Next: gather as soon as the gradient of the output has arrived. A tensor can have a hook for that.""")
+
+exercise.edit("starts-it-again", {"gather(unit)\nwith": "start_gather(unit)()\nwith",
+    "lambda grad: gather(unit)": "lambda grad: start_gather(unit)()"}, """
+    You gather a unit that is gathered already, so its bytes are sent twice, in forward and in backward. Section 8
+    gathers units ahead.
+    Next: call `gather`, which starts an all-gather only if there is none.""")
+
+exercise.edit("starts-it-again-once", {"gather(unit)\nwith": "start_gather(unit)()\nwith"}, """
+    At one of the two places, you gather a unit that is gathered already, so its bytes are sent twice. Section 8 gathers
+    units ahead.
+    Next: call `gather` at both places; it starts an all-gather only if there is none.""")
+
+exercise.edit("autograd-sees-only-x", {"gather(unit)\nwith saved_tensors_hooks(pack, unpack):\n"
+    "output: Tensor = unit.module(x)\nfree(unit)\noutput.register_hook(lambda grad: gather(unit))\nreturn output": """\
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        gather(unit)
+        output = unit.module(x)
+        free(unit)
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        gather(unit)
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            unit.module(x).backward(grad)
+        return x.grad
+
+return Function.apply(x)"""}, """
+    Autograd does not reach the parameters: a `torch.autograd.Function` and a reentrant checkpoint look only at their
+    arguments, and if `x` has no gradient, neither has the output. The first unit gets `x` as integers, for its
+    embedding. Next: call the module itself, with hooks on what autograd saves.""")
 
 exercise.edit("without-the-offset", {"*saved)": "*saved[:2], 0)"}, """
     Your description does not say where in `unit.flat` a view begins, so every saved parameter is read from the front.
