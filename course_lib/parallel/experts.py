@@ -76,7 +76,9 @@ class Experts(Part):
     def _balance(self, counts: Tensor, scores: Tensor) -> Tensor:
         everywhere = counts.to(scores.dtype)
         dist.all_reduce(everywhere, group=self.group)
-        return len(counts) * (everywhere / everywhere.sum()) @ scores.mean(dim=0)
+        choices = everywhere.sum()
+        tokens = choices / (self.top * self.world_size)  # of a rank, on average: ranks may have different numbers
+        return len(counts) * (everywhere / choices) @ (scores.sum(dim=0) / tokens)
 
 
 class ExpertBlock(Block):

@@ -38,9 +38,8 @@ def clip_grad_norm_(engine: Any, max_norm: float, group: Group = None) -> Tensor
     grads: dict[bool, list[Tensor]] = {True: [], False: []}
     for shard in shards:
         grads[shard.param in cut_params].append(shard.values.grad)
-    # The norm of no gradients is a zero on the CPU.
-    cut, whole = (torch.nn.utils.get_total_norm(each).to(engine.trained[0].device) for each in grads.values())
-    squares: Tensor = engine.ranks.sum_over_shards(torch.stack([cut, whole]).square())
+    norms = torch.stack([engine.norm_of(each) for each in grads.values()])  # of what is cut, and of the rest
+    squares: Tensor = engine.ranks.sum_over_shards(norms.square())
     dist.all_reduce(squares[:1], group=group)  # each rank has other parts of what is cut, and the same of the rest
     norm = squares.sum().sqrt()
     params = {*engine.trained, *(shard.values for shard in shards)}

@@ -1,9 +1,9 @@
 """The SQLite file of the learner's record. Kernels share it, a kill cannot damage it, and lessons run without it.
 
 [Note: rows are only ever added]
-No row is changed or deleted, and each has its own key: a random id, or what it is about. So a killed writer leaves a
-whole row or none, kernels that write at once cannot overwrite each other, and merging two files means adding the rows
-that are missing.
+No row is changed or deleted, except by a migration that renames an exercise. Each row has its own key: a random id, or
+what it is about. So a killed writer leaves a whole row or none, kernels that write at once cannot overwrite each other,
+and merging two files means adding the rows that are missing.
 
 [Note: one call, one transaction]
 Each call opens the file, runs one transaction and closes it. No connection is shared between threads, survives a fork,

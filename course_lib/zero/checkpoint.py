@@ -101,13 +101,14 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
     shards = (*engine.shards(), *engine.frozen)
     mine = {shard: cut(pieces[names[shard.param]], shard.begin, shard.values.numel()) for shard in shards}
     put(engine, mine, saved[0]["param_groups"])
+    # What the caller and modules keep is copied: the next checkpoint removes the files that are mapped.
     for name, buffer in _buffers(engine).items():
         buffer.copy_(saved[0]["buffers"][name])
     for name, module in _with_extra_state(engine).items():
         if name in saved[0].get("extra_states", {}):
-            module.set_extra_state(deepcopy(saved[0]["extra_states"][name]))  # the file may be removed
+            module.set_extra_state(deepcopy(saved[0]["extra_states"][name]))
     engine.gather_parameters()
-    extra: dict[str, Any] = saved[0]["extra"]
+    extra: dict[str, Any] = deepcopy(saved[0]["extra"])
     return extra
 
 

@@ -276,11 +276,14 @@ class Engine(nn.Module):
                     "of one: their norm would differ between ranks. With tensor parallelism, call "
                     "parallel.clip_grad_norm_(engine, max_norm, group). LossScaler needs the norm, too: train in bf16."
                 )
-        grads = [shard.values.grad for shard in self.shards() if shard.values.grad is not None]
-        # A rank may have shards of one dtype only, or none: the sum needs the same dtype on every rank.
-        widest = reduce(torch.promote_types, [bucket.master_dtype for bucket in self.buckets]).to_real()
-        norm = torch.nn.utils.get_total_norm(grads).to(self.buckets[0].device, widest)
+        norm = self.norm_of([shard.values.grad for shard in self.shards() if shard.values.grad is not None])
         return self.ranks.sum_over_shards(norm.square()).sqrt()
+
+    def norm_of(self, grads: list[Tensor]) -> Tensor:
+        """Return the L2 norm of some of this rank's gradients, 0-dim, in a dtype that is the same on every rank."""
+        # A rank may have shards of one dtype only, or none: a sum over ranks needs the same dtype on each.
+        widest = reduce(torch.promote_types, [bucket.master_dtype for bucket in self.buckets]).to_real()
+        return torch.nn.utils.get_total_norm(grads).to(self.buckets[0].device, widest)
 
     # -- the state as a whole: call each of these on every rank --------------------------------------------------------
 

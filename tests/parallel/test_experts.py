@@ -65,6 +65,20 @@ def test_ranks_may_send_different_numbers_of_tokens(autocast) -> None:
     assert [call.op for call in sent].count("all_to_all") == 3
 
 
+@pytest.mark.parametrize("counts", [(2, 9), (0, 11)], ids=str)
+def test_the_average_balance_is_that_of_all_tokens_however_many_a_rank_has(counts) -> None:
+    """Each rank averaged over its own tokens: two had the weight of nine, and a rank without tokens had NaN."""
+
+    def balance(*counts):
+        torch.manual_seed(0)
+        experts = Experts(width=8, count=4, top=2)
+        experts(torch.randn(sum(counts), 8).split(counts)[dist.get_rank()])
+        return experts.balance.item()
+
+    ours, exact = World(2).run(balance, *counts), World(1).run(balance, sum(counts))[0]
+    assert sum(ours) / 2 == pytest.approx(exact, rel=1e-6)
+
+
 def test_a_number_of_ranks_that_does_not_divide_the_experts_is_refused() -> None:
     with pytest.raises(RankError, match="4 experts cannot be shared by 3 ranks"):
         World(3).run(Experts, 16, 4)

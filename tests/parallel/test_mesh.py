@@ -110,6 +110,30 @@ def test_a_backward_after_clipping_adds_to_what_was_clipped(stage) -> None:
     assert [*World(4).run(norm_of_both)] == pytest.approx([norm] * 4, rel=1e-8)
 
 
+@pytest.mark.parametrize("stage", [zero.Stage1, zero.Stage3])
+def test_a_norm_on_ranks_that_own_no_gradient(stage) -> None:
+    """Theirs was a zero in float32, and the ranks disagreed about the dtype."""
+
+    def made():
+        torch.manual_seed(0)
+        return TinyGPT(width=2, layers=1, heads=2, context=12).double()
+
+    def norm():
+        mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("data", "tensor"))
+        cut = TensorParallelGPT(made(), mesh.get_group("tensor"))
+        engine = stage(
+            cut, torch.optim.SGD, mesh.get_group("data"), param_groups=[{"params": [cut.get_parameter(name)]}]
+        )
+        cut.loss_of(engine(inputs), targets).backward()
+        return clip_grad_norm_(engine, MAX_NORM, mesh.get_group("tensor"))
+
+    whole, (inputs, targets) = made(), batch(0, 8, 12)
+    cross_entropy(whole(inputs).flatten(0, 1), targets.flatten()).backward()
+    name, param = next((name, param) for name, param in whole.named_parameters() if param.numel() == 2)
+    for ours in World(6).run(norm):
+        torch.testing.assert_close(ours, param.grad.norm())
+
+
 def saved(shape):
     mesh, engine = engine_on(shape)
     train(mesh, engine, range(2))

@@ -1,5 +1,6 @@
 """Checkpoints: saved on some ranks and resumed on others, at any stage; and never half of one."""
 
+import copy
 import os
 from contextlib import nullcontext
 
@@ -135,6 +136,41 @@ def test_what_modules_give_as_extra_state_is_loaded_too(engine, pack, tmp_path) 
 
     world(2).run(rank, False)
     assert [*world(3).run(rank, True)] == [([3, 4], [3, 4, 5])] * 3
+
+
+class KeepsTensor(torch.nn.Linear):
+    """Keeps its extra state as it gets it: an amax history of fp8, say."""
+
+    history = torch.ones(4)
+
+    def get_extra_state(self):
+        return self.history
+
+    def set_extra_state(self, state) -> None:
+        self.history = state
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_loaded_is_not_in_the_files_which_the_next_checkpoint_removes(engine, tmp_path) -> None:
+    """An `extra` was: as long as the caller kept it, removed files took space on the disk."""
+
+    def kept():
+        model = torch.nn.Sequential(KeepsTensor(2, 2), torch.nn.BatchNorm1d(2))
+        made = getattr(zero, engine)(model, AdamW, lr=torch.tensor(0.1))
+        loss_of(made, torch.randn(4, 2)).backward()
+        made.step()
+        zero.save_checkpoint(made, tmp_path, extra={"step": torch.ones(3)})
+        extra = zero.load_checkpoint(made, tmp_path)
+        before = copy.deepcopy([extra, state(made)])
+        dist.barrier()
+        for file in tmp_path.glob("*/*.pt"):  # a map shows what is written to its file
+            with file.open("r+b") as stream:
+                stream.write(bytes(file.stat().st_size))
+        dist.barrier()
+        return before, [extra, state(made)]
+
+    for before, after in world(2).run(kept):
+        exactly(after, before)
 
 
 def test_an_extra_state_that_could_not_be_loaded_again_is_not_saved(tmp_path) -> None:

@@ -1,5 +1,6 @@
 """A rank holds, to the byte, what the formulas say."""
 
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -93,6 +94,25 @@ def test_stage_3_holds_no_more_than_its_units_in_use_at_once() -> None:
     # needs no more than it did.
     each = (32 * 32 + 32) * 16 // 4 + 4 * (32 + 1)
     assert many.memory[0].peak_bytes - few.memory[0].peak_bytes == 8 * each
+
+
+def test_stage_3_frees_the_whole_model_after_its_use() -> None:
+    def rank():
+        made = zero.Stage3(layers(*[32] * 5), Adam, lr=0.1)
+
+        def numel():
+            return sum(param.numel() for param in made.parameters())
+
+        state = made.state_dict()
+        after = [numel()]
+        made.load_state_dict(state)
+        after.append(numel())
+        with suppress(KeyError), made.whole():
+            within = numel()
+            raise KeyError
+        return [*after, numel()], within
+
+    assert list(World(2).run(rank)) == [([0, 0, 0], 4 * (32 * 32 + 32))] * 2
 
 
 def test_stage_2_frees_gradients_as_backward_goes_on() -> None:

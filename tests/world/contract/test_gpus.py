@@ -389,6 +389,28 @@ def test_sync_batch_norm_is_batch_norm_over_all_ranks(gpus, momentum) -> None:
     assert run[0][3] + run[1][3] == pytest.approx(whole.eval()(x).sum().item(), abs=1e-3)
 
 
+def test_sync_batch_norm_of_numbers_far_from_zero_and_of_a_rank_without_rows(gpus) -> None:
+    """The mean of squares minus the square of the mean was negative for a constant channel: outputs were NaN."""
+    cases = [(123.456, 0, 10, 10), (123.456, 0, 128, 129), (1000, 1, 20, 257), (0, 1, 10, 0)]
+
+    def rows(mean, spread, *counts):
+        return (mean + spread * torch.randn(sum(counts), 2, generator=torch.Generator().manual_seed(1))).split(counts)
+
+    def output_and_gradient(norm, x):
+        y = norm(x.requires_grad_())
+        (y * x.detach().sin()).sum().backward()
+        return y.detach(), x.grad
+
+    def program():
+        mine = (rows(*case)[dist.get_rank()].cuda() for case in cases)
+        return [output_and_gradient(nn.SyncBatchNorm(2).cuda(), x) for x in mine]
+
+    for case, *ours in zip(cases, *gpus(2).run(program), strict=True):
+        exact = output_and_gradient(nn.BatchNorm1d(2).double(), torch.cat(rows(*case)).double())
+        for got, expected in zip(zip(*ours, strict=True), exact, strict=True):
+            torch.testing.assert_close(torch.cat(got).double(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_sync_batch_norm_keeps_its_statistics_in_float32_under_autocast(gpus) -> None:
     def program():
         norm = nn.SyncBatchNorm(3).cuda()

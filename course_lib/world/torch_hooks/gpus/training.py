@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from ....parallel.collectives import all_reduce, copy
+from ....parallel.collectives import Group, all_gather
 from ..patching import Replacement
 from .devices import Gpus, meter_of_gpu, placing, put, without
 
@@ -85,12 +85,8 @@ def _synchronized(self: Any, x: Tensor) -> Tensor:
     if not (self.training and dist.is_initialized()):
         return nn.BatchNorm2d.forward(self, x)
     dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of half precision are in float32
-    size, shape = x.shape[1], [1, -1] + [1] * (x.dim() - 2)
-    over = [dim for dim in range(x.dim()) if dim != 1]
-    sums = torch.cat([x.sum(over), (x * x).sum(over), x.new_tensor([x.numel() / size])])
-    sums = copy(all_reduce(sums, self.process_group), self.process_group)  # each rank uses the sum
-    count, mean = sums[-1], sums[:size] / sums[-1]
-    variance = sums[size:-1] / count - mean * mean
+    mean, variance, count = _statistics(x, self.process_group)
+    shape = [1, -1] + [1] * (x.dim() - 2)
     if self.running_mean is not None:
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
@@ -99,6 +95,20 @@ def _synchronized(self: Any, x: Tensor) -> Tensor:
             self.running_var.lerp_(variance * count / (count - 1), weight)
     y: Tensor = (x - mean.view(shape)) * (variance.view(shape) + self.eps).rsqrt()
     return (y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)).to(dtype)
+
+
+def _statistics(x: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean and the variance of each channel over all ranks, and how many elements a channel has."""
+    over, size = [dim for dim in range(x.dim()) if dim != 1], x.shape[1]
+    variance, mean = torch.var_mean(x, over, correction=0) if x.numel() else 2 * [x.sum(over)]
+    mine = torch.cat([mean, variance, x.new_tensor([x.numel() / size])])
+    everyones = all_gather(mine[None], 0, group).double()  # in float32, the weights would round what is constant
+    means, variances, counts = everyones.split([size, size, 1], dim=1)
+    weights = counts / counts.sum()
+    mean = (weights * means).sum(dim=0)
+    # Not the mean of squares minus the square of the mean: its rounding may exceed the variance.
+    variance = (weights * (variances + (means - mean).square())).sum(dim=0)
+    return mean.to(x.dtype), variance.to(x.dtype), counts.sum()
 
 
 def _local_attention(attention: Any) -> Any:
