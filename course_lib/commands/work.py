@@ -10,6 +10,7 @@ may be somebody else's.
 
 import sqlite3
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -18,6 +19,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 from nbformat.sign import NotebookNotary
+from nbformat.warnings import DuplicateCellId, MissingIDFieldWarning
 
 from ..errors import CourseError
 from ..syllabus import NOTEBOOKS
@@ -159,7 +161,10 @@ def _move(path: Path, to: Path) -> None:
 
 def _read(path: Path) -> NotebookNode:
     try:
-        notebook: NotebookNode = nbformat.read(path, as_version=4)
+        with warnings.catch_warnings():  # nbformat gives such cells new ids
+            warnings.simplefilter("ignore", DuplicateCellId)
+            warnings.simplefilter("ignore", MissingIDFieldWarning)
+            notebook: NotebookNode = nbformat.read(path, as_version=4)
         if notebook.nbformat_minor < 5:  # as Colab saves it: its cells have no ids
             notebook = nbformat.v4.upgrade(notebook)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:

@@ -114,6 +114,15 @@ def test_a_copy_whose_cells_have_no_ids_keeps_them(folders) -> None:
     assert [cell.source for cell in cells(folders[1]).values()] == ["mine()", "more()"]
 
 
+def test_a_copy_in_which_two_cells_have_one_id_keeps_both(folders) -> None:
+    work.update(*folders)
+    copy = folders[1] / "03-topic.ipynb"
+    copy.write_text(copy.read_text().replace('"shown"', '"answer"').replace("run()", "mine()"))
+    ship(folders[0], new_markdown_cell("Better", id="text"), code("answer", "run()"))
+    work.update(*folders)
+    assert [cell.source for cell in cells(folders[1]).values()] == ["Better", "mine()", "show()"]
+
+
 def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders) -> None:
     work.update(*folders)
     edit(folders[1], "shown", "my show()")
