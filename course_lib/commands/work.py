@@ -10,14 +10,17 @@ may be somebody else's.
 
 import sqlite3
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.sign import NotebookNotary
+from nbformat.warnings import DuplicateCellId, MissingIDFieldWarning
 
 from ..errors import CourseError
 from ..syllabus import NOTEBOOKS
@@ -57,7 +60,7 @@ def _updated(lesson: Path, work: Path) -> list[NotebookNode]:
         _write(new, copy)
         trusted = [new]
     elif before is not None and before != new:
-        mine = _read(copy)
+        mine = with_ids(_read(copy), before)
         both = merged(before, mine, new)
         trusted = [both] if mine.cells == before.cells or _is_trusted(mine) else []
         _write(both, copy)
@@ -92,6 +95,20 @@ def opened(lesson: NotebookNode) -> NotebookNode:
         "pygments_lexer": "ipython3", "nbconvert_exporter": "python",
     }  # fmt: skip
     return NotebookNode(lesson | {"metadata": lesson.metadata | {"language_info": language}})
+
+
+def with_ids(mine: NotebookNode, before: NotebookNode) -> NotebookNode:
+    """Return `mine`, with the ids of `before` if a program that saved it has dropped all of them.
+
+    A cell gets the id of the cell that has its source, or that is at its place between two such cells.
+    """
+    if {cell.id for cell in mine.cells}.isdisjoint(cell.id for cell in before.cells):
+        own, shipped = ([cell.source for cell in notebook.cells] for notebook in (mine, before))
+        for _, start, end, first, last in SequenceMatcher(None, own, shipped, autojunk=False).get_opcodes():
+            for cell, known in zip(mine.cells[start:end], before.cells[first:last], strict=False):
+                if cell.cell_type == known.cell_type:
+                    cell.id = known.id
+    return mine
 
 
 def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> NotebookNode:
@@ -159,7 +176,10 @@ def _move(path: Path, to: Path) -> None:
 
 def _read(path: Path) -> NotebookNode:
     try:
-        notebook: NotebookNode = nbformat.read(path, as_version=4)
+        with warnings.catch_warnings():  # nbformat gives such cells new ids
+            warnings.simplefilter("ignore", DuplicateCellId)
+            warnings.simplefilter("ignore", MissingIDFieldWarning)
+            notebook: NotebookNode = nbformat.read(path, as_version=4)
         if notebook.nbformat_minor < 5:  # as Colab saves it: its cells have no ids
             notebook = nbformat.v4.upgrade(notebook)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:

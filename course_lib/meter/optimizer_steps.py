@@ -34,7 +34,7 @@ class OptimizerSteps:
     """The steps of one optimizer.
 
     Attributes:
-        numel: the elements of its gradients, at the first step.
+        numel: the elements of its gradients, at the first step; of a DTensor, those that the rank holds.
         steps: at least one.
     """
 
@@ -58,7 +58,7 @@ class StepRecorder:
             return
         own = self._by_optimizer.get(optimizer)
         if own is None:
-            numel = sum(grad.numel() for _, grad in params)
+            numel = sum(getattr(grad, "_local_tensor", grad).numel() for _, grad in params)  # a DTensor has one
             own = self._by_optimizer[optimizer] = OptimizerSteps(numel=numel)
             self.optimizers.append(own)
         if len(own.steps) < MOST_STEPS:

@@ -136,8 +136,8 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
     held = [(name, size(peak[name]), size(between[name])) for name in CATEGORIES if peak[name] or between[name]]
     held.append(("all", size(plan.peak_bytes), size(sum(between.values()))))
     yield aligned([(f"held by {holder(plan)}", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
-    host = f" It holds {size(plan.host_bytes)} on the host." if plan.host_bytes else ""
     kept = f"With the gaps that torch leaves, it takes {size(plan.reserved_bytes)} on the device."
+    host = on_the_host(plan, *machines)
     yield f"{kept}{host}{fuller(plan)} {sender(plan).capitalize()} sends {sent(plan)} in a step."
     rows: list[tuple[str, ...]] = [("on", *COSTS)]
     shown: list[tuple[Plan, Hardware]] = []
@@ -212,6 +212,19 @@ def units(plan: Plan) -> Iterator[str]:
         yield f"A layer keeps {kept} of a micro-batch's activations for backward. Without recomputation it makes:"
         made = activations.layer(known, settings).items()
         yield from (f"  {size(settings.tokens * nbytes):>10}  {name}" for name, nbytes in made if nbytes)
+
+
+def on_the_host(plan: Plan, *machines: Hardware) -> str:
+    """Return a sentence on what a rank holds on the host; empty if nothing.
+
+    With one machine, it adds the bytes of all ranks that share a host, unless they may be different pipeline stages.
+    """
+    if not plan.host_bytes:
+        return ""
+    alike = len(machines) == 1 and plan.settings.pipeline_parallel == 1
+    ranks = machines[0].sharing(plan.settings.world_size) if alike else 1
+    all_ranks = f", {size(ranks * plan.host_bytes)} for the {ranks} ranks that share it" if ranks > 1 else ""
+    return f" {sender(plan).capitalize()} holds {size(plan.host_bytes)} on the host{all_ranks}."
 
 
 def fuller(plan: Plan) -> str:

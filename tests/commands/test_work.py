@@ -114,6 +114,35 @@ def test_a_copy_whose_cells_have_no_ids_keeps_them(folders) -> None:
     assert [cell.source for cell in cells(folders[1]).values()] == ["mine()", "more()"]
 
 
+@pytest.mark.parametrize("minor", [0, 4, 5])
+def test_a_later_version_comes_into_a_copy_whose_cells_have_lost_their_ids(folders, minor: int, capfd) -> None:
+    lessons, copies = folders
+    work.update(*folders)
+    copy = json.loads((copies / "03-topic.ipynb").read_text())
+    for cell in copy["cells"]:
+        del cell["id"]
+    copy["cells"][1]["source"] = "mine()"
+    copy["cells"].append({"source": "my own cell"} | BARE)
+    (copies / "03-topic.ipynb").write_text(json.dumps(copy | {"nbformat_minor": minor}))
+    ship(lessons, new_markdown_cell("Better", id="text"), code("more", "more()"), code("answer", "run(2)"))
+
+    work.update(*folders)
+
+    assert [cell.source for cell in cells(copies).values()] == ["Better", "more()", "mine()", "my own cell"]
+    assert capfd.readouterr() == (
+        "03-topic.ipynb: your version of this cell stays, and the lesson has a later one: run(2)\n", ""
+    )  # fmt: skip
+
+
+def test_a_copy_in_which_two_cells_have_one_id_keeps_both(folders) -> None:
+    work.update(*folders)
+    copy = folders[1] / "03-topic.ipynb"
+    copy.write_text(copy.read_text().replace('"shown"', '"answer"').replace("run()", "mine()"))
+    ship(folders[0], new_markdown_cell("Better", id="text"), code("answer", "run()"))
+    work.update(*folders)
+    assert [cell.source for cell in cells(folders[1]).values()] == ["Better", "mine()", "show()"]
+
+
 def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders) -> None:
     work.update(*folders)
     edit(folders[1], "shown", "my show()")

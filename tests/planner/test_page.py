@@ -1,6 +1,7 @@
 """A plan as a page: what it assumes, what a rank holds, and what it takes on each machine."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -151,8 +152,22 @@ def test_the_same_is_a_card_in_a_notebook() -> None:
 
     assert card.startswith('<div class="course-widget"><div class="course-card"><pre>')
     assert repr(planned) in card
-    assert f"It holds {size(planned.host_bytes)} on the host." in card
+    assert f"Each rank holds {size(planned.host_bytes)} on the host." in card
     assert "Only the number of parameters is known" in card
+
+
+@pytest.mark.parametrize(
+    ("given", "machine", "said"),
+    [
+        ({"world_size": 4}, "h100", "Each rank holds 24.5 GB on the host, 98 GB for the 4 ranks that share it."),
+        ({"world_size": 16}, "h100-infiniband", "Each rank holds 6.12 GB on the host, 49 GB for the 8 ranks that"),
+        ({"world_size": 1}, "h100", "Each rank holds 98 GB on the host. "),
+        ({"world_size": 4, "pipeline_parallel": 4, "stage": 1}, "h100", "Rank 0 holds 21 GB on the host. "),
+    ],
+)
+def test_what_the_ranks_of_a_node_hold_on_its_host(given: dict[str, Any], machine: str, said: str) -> None:
+    planned = plan(**{"params": 7e9, "stage": 3, "offload": ["optimizer"]} | given)
+    assert said in "\n".join(page(planned, HARDWARE[machine]))
 
 
 @pytest.mark.parametrize("cut", ["tensor_parallel", "pipeline_parallel", "context_parallel"])

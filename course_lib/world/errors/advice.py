@@ -60,6 +60,10 @@ _ADVICE = {
         'leave out device_ids: this model is on the CPU. With GPUs, pretended or in World(…, backend="nccl"), move '
         "the model to the GPU first."
     ),
+    "no accelerator device is detected": (
+        'without GPUs, pass FullyShardedDataParallel device_id=torch.device("cpu"), which trains on the CPU. On '
+        "simulated ranks and processes, you can also pretend GPUs: World(…, gpus=True)."
+    ),
     "SyncBatchNorm ": (
         "move the model and its input to the GPU first: SyncBatchNorm does not work on the CPU. Without GPUs, pretend "
         "them: World(…, gpus=True). Or leave out `convert_sync_batchnorm` on the CPU."

@@ -69,17 +69,20 @@ def test_parameters_that_drift_apart(local_world, fault: str, ddp: bool) -> None
     assert said.startswith(FAULTS[fault])
 
 
-def replicas_of_a_shard() -> None:
-    torch.manual_seed(rank())
-    net = fully_shard(nn.Linear(8, 8), mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
+def replicas_of_a_shard(shards: int, seed: int | None = None) -> None:
+    mesh = init_device_mesh("cpu", (2, shards), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(rank() if seed is None else seed)
+    net = fully_shard(nn.Linear(8, 8), mesh=mesh)
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.arange(16.0).view(2, 8)).sum().backward()
     optimizer.step()
 
 
-def test_replicas_of_a_shard_that_drift_apart(local_world) -> None:
-    with pytest.warns(CourseWarning, match=r"parameters differ \(rank 0 \| rank 1\) after step 1"):
-        local_world(2).run(replicas_of_a_shard)
+@pytest.mark.parametrize(("shards", "ranks"), [(1, "rank 0 | rank 1"), (2, "rank 0 | rank 2")])
+def test_replicas_of_a_shard_that_drift_apart(local_world, shards: int, ranks: str) -> None:
+    with pytest.warns(CourseWarning, match=re.escape(f"parameters differ ({ranks}) after step 1")):
+        local_world(2 * shards).run(replicas_of_a_shard, shards)
+    assert local_world(2 * shards).run(replicas_of_a_shard, shards, seed=0).warnings == ()
 
 
 def adapters() -> None:

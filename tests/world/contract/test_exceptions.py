@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -414,6 +415,14 @@ def test_ddp_on_the_cpu_with_device_ids() -> None:
 def test_sync_batch_norm_on_the_cpu(wrap) -> None:
     error = failure(World(1), lambda: wrap(torch.nn.SyncBatchNorm(2)))
     assert lines(error)[-1].startswith("Next: move the model and its input to the GPU first: SyncBatchNorm does not")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_fsdp_on_the_cpu() -> None:
+    error = failure(World(1), lambda: FullyShardedDataParallel(torch.nn.Linear(2, 2)))
+    assert lines(error)[-1].startswith(
+        'Next: without GPUs, pass FullyShardedDataParallel device_id=torch.device("cpu"), which trains on the CPU.'
+    )
 
 
 def test_split_sizes_of_the_other_tensor() -> None:
