@@ -8,6 +8,7 @@ notebook. A copy that a later version came into is signed again only if it was t
 may be somebody else's.
 """
 
+import re
 import sqlite3
 import sys
 import warnings
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from difflib import SequenceMatcher
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -115,14 +117,16 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
     """Return `new` with all that `mine` has and `before`, from which it was made, has not.
 
     A cell that the learner changed stays as it is, also where the lesson has changed it or has it no more; a cell that
-    neither changed keeps its outputs. Imports that `new` has no more stay, after its own, and so do the learner's.
+    neither changed keeps its outputs. Imports that `new` has no more stay, after its own, and so do the learner's. A
+    name of the course stays if the course still has it and a cell that the learner changed uses it.
     """
     shipped = {cell.id: cell.source for cell in before.cells}
+    changed = "\n".join(cell.source for cell in mine.cells if cell.source != shipped.get(cell.id))
     own = {cell.id: cell for cell in mine.cells}
     cells = []
     for cell in new.cells:
         if cell.id in own:
-            cells.append(_taken(own[cell.id], shipped.get(cell.id, ""), cell))
+            cells.append(_taken(own[cell.id], shipped.get(cell.id, ""), cell, changed))
         elif cell.id not in shipped:
             cells.append(cell)
     kept = {cell.id for cell in cells}
@@ -135,12 +139,28 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
     return NotebookNode(new | {"cells": cells})
 
 
-def _taken(mine: NotebookNode, shipped: str, new: NotebookNode) -> NotebookNode:
-    of_lesson = {*new.source.splitlines(), *(line for line in shipped.splitlines() if "course_lib" in line), ""}
+def _taken(mine: NotebookNode, shipped: str, new: NotebookNode, changed: str) -> NotebookNode:
+    of_course = [line for line in shipped.splitlines() if "course_lib" in line]
+    of_lesson = {*new.source.splitlines(), *of_course, ""}
     added = [line for line in mine.source.splitlines() if line.strip() not in of_lesson]
     if mine.source != new.source and all(line.startswith(IMPORT) for line in [new.source, *added]):
-        return NotebookNode(new | {"source": "\n".join([new.source, *added])})
+        imports = "\n".join([new.source, *added])
+        used = filter(None, (_still_used(line, imports, changed) for line in of_course))
+        return NotebookNode(new | {"source": "\n".join([imports, *used])})
     return new if mine.source == shipped != new.source else mine
+
+
+def _still_used(line: str, imports: str, changed: str) -> str:
+    """Return the import `line` with the names that `changed` uses, `imports` has not, and the course still has."""
+    found = re.fullmatch(r"from (course_lib[\w.]*) import ([\w, ]+?)( *#.*)?", line)
+    words = set(re.findall(r"\w+", changed)).difference(re.findall(r"\w+", imports))
+    names = [name for name in found[2].split(", ") if name.split()[-1] in words] if found else []
+    if found and names:
+        with suppress(ImportError, CourseError):
+            module = import_module(found[1])
+            names = [name for name in names if hasattr(module, name.split()[0])]
+            return f"from {found[1]} import {', '.join(names)}" if names else ""
+    return ""
 
 
 def not_taken(before: NotebookNode, both: NotebookNode, new: NotebookNode) -> Iterator[NotebookNode]:

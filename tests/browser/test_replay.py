@@ -9,7 +9,7 @@ import torch.distributed as dist
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import FrameLocator, Page, expect
 
-from course_lib import World
+from course_lib import World, mark
 from tests.browser.jupyterlab import (
     JupyterLab,
     choose_theme,
@@ -96,6 +96,23 @@ def test_the_page_plays_as_a_file_without_a_network(page: Page, tmp_path: Path) 
 
     assert page.locator("html").get_attribute("data-theme") == "dark"
     assert (len(requests), problems) == (1, [])
+
+
+def doubles() -> None:
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    x *= 2
+    mark("doubled")
+
+
+def test_a_rank_at_a_mark_is_at_no_line_of_an_earlier_call(page: Page, tmp_path: Path) -> None:
+    World(2).run(doubles).replay().save(tmp_path / "replay.html")
+    page.goto((tmp_path / "replay.html").as_uri())
+
+    expect(page.locator("#code li.active")).to_contain_text("dist.all_reduce(x)")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#caption")).to_have_text("Both ranks: the mark “doubled”")
+    expect(page.locator("#code li.active, #code li.idle")).to_have_count(0)
 
 
 def passes_around() -> torch.Tensor:

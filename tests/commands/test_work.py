@@ -162,6 +162,18 @@ def test_imports_of_the_learner_and_of_earlier_versions_come_after_the_lessons_l
     assert capsys.readouterr().out == ""
 
 
+def test_names_of_the_course_stay_where_a_changed_cell_uses_them(folders) -> None:
+    lessons, copies = folders
+    old = "from course_lib import World, compare, gone, plots, zero as z  # noqa\nfrom course_lib.gone import table"
+    ship(lessons, code("imports", old), code("answer", "run()"))
+    work.update(*folders)
+    edit(copies, "answer", "compare(World, gone, z, table)")
+    ship(lessons, code("imports", "from course_lib import World"), code("answer", "run(2)"))
+    for _ in range(2):
+        work.update(*folders)
+    assert cells(copies)["imports"].source == "from course_lib import World\nfrom course_lib import compare, zero as z"
+
+
 def test_a_lesson_whose_copy_was_moved_away_starts_again(folders) -> None:
     work.update(*folders)
     edit(folders[1], "answer", "mine()")

@@ -202,8 +202,8 @@ function drawCode() {
 function showCode(step) {
   const found = new Map();
   for (const lane of lanes) {
-    let line = 0;  // an end without a line leaves the rank at its last one
-    for (const event of lane.events) if (event.step <= step && event.kind !== "mark") line = event.line || line;
+    let line = 0;  // an end without a line leaves the rank at its last one; the line of a mark is not known
+    for (const event of lane.events) if (event.step <= step) line = event.kind === "mark" ? 0 : event.line || line;
     if (lane.events.at(-1).step > step || failed) found.set(line, [...found.get(line) ?? [], lane]);
   }
   let first = null;
