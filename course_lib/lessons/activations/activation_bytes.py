@@ -63,7 +63,7 @@ def draw(rng: random.Random, number: int) -> Case:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
     if number == 5:
         name = "Linear of -x, scaled by a buffer, ReLU, then a part of a fused weight for the last token"
-        make = make_last_token
+        make, tokens = make_last_token, 3  # so that the buffer is smaller than the input
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
@@ -146,6 +146,11 @@ exercise.edit("parameters-by-address", {"t.untyped_storage().data_ptr() for t in
 exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
     You count the layer's buffers. They are in memory whether the layer runs or not.
     Next: leave out `layer.buffers()`, as you leave out the parameters.""")
+
+exercise.edit("some-buffers-too", {"layer.buffers()": "layer.buffers(recurse=False)"}, """
+    You count a buffer that is in no state dict, or that belongs to a child of the layer. `layer.state_dict()` lacks
+    the first kind, and `layer.buffers(recurse=False)` the second.
+    Next: leave out all of `layer.buffers()`.""")
 
 exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_storage()\n"}, """
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
