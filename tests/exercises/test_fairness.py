@@ -4,6 +4,7 @@ import inspect
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from course_lib import RankError, World
 from course_lib.exercises import Exercise, Verdict, get, names
 from course_lib.exercises.checking import observe
+from course_lib.lessons.cluster.data import shared_folder
 from tests.exercises.sample import MEAN, changed, draw_mean, gathered, mean
 
 NUMBERS = ("no", "one", "two", "three", "four")
@@ -227,6 +229,18 @@ def test_a_checkpoint_is_read_in_whatever_form_it_has(form: str, tmp_path: Any) 
         )
 
     assert list(World(2).run(saved, str(tmp_path))) == [True, True]
+
+
+def test_a_shared_folder_is_removed_when_the_group_is_gone() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    folder: Any = shared_folder()
+    path = Path(folder.__enter__())
+    assert path.exists()
+    dist.destroy_process_group()
+
+    folder.gen.close()  # as the garbage collector does for a rank that was stopped
+
+    assert not path.exists()
 
 
 @pytest.mark.slow

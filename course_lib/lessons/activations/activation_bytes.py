@@ -55,6 +55,11 @@ def make_gelus(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), *[nn.GELU() for _ in range(30)])
 
 
+def make_gelu_first(width: int) -> nn.Module:
+    """Return a layer that keeps its input only if that requires a gradient, and in training more than in evaluation."""
+    return nn.Sequential(nn.GELU(), nn.Linear(width, width), nn.Dropout(), nn.Linear(width, width))
+
+
 def draw(rng: random.Random, number: int) -> Case:
     tokens, width = rng.randint(2, 4), rng.randint(2, 5)
     dtype = (torch.float32, torch.bfloat16, torch.float64)[number % 3]
@@ -63,17 +68,22 @@ def draw(rng: random.Random, number: int) -> Case:
         name, make, tokens, width = "Linear, 30 GELUs", make_gelus, 64, 64
     if number == 5:
         name = "Linear of -x, scaled by a buffer, ReLU, then a part of a fused weight for the last token"
-        make = make_last_token
+        make, tokens = make_last_token, 3  # so that the buffer is smaller than the input
+    if number > 5:
+        name, make = "GELU, Linear, Dropout, Linear", make_gelu_first
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
-        return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
+        x = normal(tokens, width, seed=number, dtype=dtype)
+        return make(width).to(dtype), x.requires_grad_(number == 6)
 
     what = f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}"
     what += ", where memory that is freed during forward is used again" * (number == 4)
+    what += ", of an input that requires a gradient" * (number == 6)
     return Case(world_size=0, args=args, what=what)
 
 
-exercise = Exercise("activations.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""
+exercise = Exercise("activations.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False,
+    case_count=8, task="""
     Call `layer(x)`, and return the bytes that autograd keeps for backward. Autograd saves tensors, and several of
     them can share one storage: count each storage once, with all of its bytes. Leave out the storages of the layer's
     parameters and buffers, which exist anyway. The input `x` counts if it is saved.""", hints="""
@@ -123,6 +133,7 @@ def activation_bytes(layer: nn.Module, x: torch.Tensor) -> int:
 
 
 KEY = "kept[storage.data_ptr()]"
+CALL = "lambda tensor: tensor):\n    layer(x)\n"
 
 exercise.edit("every-saved-tensor", {KEY: "kept[len(kept)]"}, """
     You count a storage each time a tensor of it is saved. A ReLU and the layer after it save the same storage.
@@ -146,6 +157,11 @@ exercise.edit("parameters-by-address", {"t.untyped_storage().data_ptr() for t in
 exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
     You count the layer's buffers. They are in memory whether the layer runs or not.
     Next: leave out `layer.buffers()`, as you leave out the parameters.""")
+
+exercise.edit("some-buffers-too", {"layer.buffers()": "layer.buffers(recurse=False)"}, """
+    You count a buffer that is in no state dict, or that belongs to a child of the layer. `layer.state_dict()` lacks
+    the first kind, and `layer.buffers(recurse=False)` the second.
+    Next: leave out all of `layer.buffers()`.""")
 
 exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_storage()\n"}, """
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
@@ -177,6 +193,19 @@ exercise.edit("input-always", {"UntypedStorage] = {}": "UntypedStorage] = {x.unt
     "x.untyped_storage()}"}, """
     You count the input in every case. A layer that begins with `-x`, for example, does not save it.
     Next: count `x` only if autograd saves it.""")
+
+exercise.edit("a-detached-input", {CALL: CALL.replace("(x)", "(x.detach())")}, """
+    You detach the input. If the input requires a gradient, autograd saves what computes it, and you do not count that.
+    Next: call `layer(x)` with the input that the function is given.""")
+
+exercise.edit("an-input-that-requires-a-gradient", {CALL:
+    CALL.replace("(x)", "(x.detach().requires_grad_())")}, """
+    You let the input require a gradient. Autograd then also saves what computes this gradient.
+    Next: call `layer(x)` with the input that the function is given.""")
+
+exercise.edit("in-evaluation", {"with torch.autograd": "layer.eval()\nwith torch.autograd"}, """
+    You measure the layer in evaluation. Dropout does nothing there; in training it keeps a mask.
+    Next: call the layer in the mode in which it is.""")
 
 exercise.edit("output-too", {"layer(x)\n": "pack(layer(x))\n"}, """
     You count the layer's output. This layer does not save it; the layer that comes next may.

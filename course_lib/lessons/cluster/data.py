@@ -63,13 +63,14 @@ def whole(param: Tensor) -> Tensor:
 @contextmanager
 def shared_folder() -> Iterator[str]:
     """A folder that all ranks see, and that is removed when all have left."""
-    names = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    first = dist.get_rank() == 0  # a rank that was stopped may leave after its group is destroyed
+    names = [tempfile.mkdtemp() if first else ""]
     dist.broadcast_object_list(names)
     try:
         yield names[0]
         dist.barrier()
     finally:
-        if dist.get_rank() == 0:
+        if first:
             shutil.rmtree(names[0], ignore_errors=True)
 
 

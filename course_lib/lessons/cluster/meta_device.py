@@ -57,6 +57,7 @@ def filled(solution: Solution, largest: int) -> dict[str, Any]:
     seen["the units"] = [name or "the model" for name, part in model.named_modules() if isinstance(part, FSDPModule)]
     for name, param in model.named_parameters():
         seen[f"the shard of {name}"] = param.to_local().clone() if isinstance(param, DTensor) else param
+        seen[f"whether {name} requires a gradient"] = param.requires_grad
     return seen | {"the output": model(torch.ones(1, WIDTH)).detach()}
 
 
@@ -166,6 +167,10 @@ exercise.edit("one-unit", {"[*model.children(), model]": "[model]"}, """
 exercise.edit("children-only", {"[*model.children(), model]": "model.children()"}, """
     You shard the children only. A parameter of the model itself is in none of them, so it remains a plain parameter.
     Next: call `fully_shard` for the model as well, after its children.""")
+
+exercise.edit("frozen", {"return model": "return model.requires_grad_(False)"}, """
+    The parameters of your model require no gradient, so the model cannot be trained.
+    Next: leave `requires_grad` as it is; fill shards under `torch.no_grad()` where torch asks for it.""")
 
 exercise.variant_edit("the-mesh-scatters", {", src_data_rank=None": ""})
 

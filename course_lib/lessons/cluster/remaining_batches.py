@@ -83,6 +83,10 @@ exercise.edit("forgets-the-epoch", {"sampler.set_epoch(epoch)\n": ""}, """
     Your sampler has the order of epoch 0, whatever `step` is. Next: find out in which epoch `step` is, and call
     `sampler.set_epoch` with it.""")
 
+exercise.edit("the-complete-epoch", {"set_epoch(epoch)": "set_epoch(max(step - 1, 0) // per_epoch)"}, """
+    Where an epoch is just complete, you return all batches, but in the order of the epoch that is complete.
+    Next: give `set_epoch` the quotient of `step` by the number of steps in an epoch.""")
+
 exercise.edit("step-for-epoch", {"set_epoch(epoch)": "set_epoch(step)"}, """
     You call `set_epoch` with the number of the step. So the order changes with each restart, and some examples of the
     epoch come twice. Next: divide by the number of steps in an epoch.""")

@@ -127,6 +127,10 @@ exercise.edit("divided-by-ranks-again", {GRADS: MEAN_GRADS}, """
     The loss in the log is right, but the gradients are too small: the sums are divided by the number of all tokens, and
     then by the number of ranks. Next: add up the gradients, without the second division.""")
 
+exercise.edit("divided-by-micro-batches-again", {LOSS: LOSS.replace("/ count", "/ count / len(micro_batches)")}, """
+    You divide the sums by the number of all tokens, and then by the number of micro-batches. So the loss in the log and
+    the gradients are too small. Next: leave out the second division, `/ len(micro_batches)`.""")
+
 exercise.edit("right-loss-in-the-log-only", MEANS | {"total = torch.zeros(())\n": COUNT + COUNT_ALL
     + "total = torch.zeros(())\n", "total += loss.detach()": 'total += F.cross_entropy(model(tokens), targets, '
     'reduction="sum").detach() / count', TOTAL: TOTAL}, """

@@ -15,7 +15,10 @@ PAUSE = 1.2
 
 
 class Tokenizer:
-    """Counts the texts. The 13th is slow, so a time limit always stops the incident between two lines of progress."""
+    """Counts the texts. The 13th is slow, so a time limit always stops the incident between two lines of progress.
+
+    A token is the number of a character, counted from "0". So token 0 is no padding: the first text ends with it.
+    """
 
     def __init__(self, pause: float) -> None:
         self.pause, self.count = pause, 0
@@ -24,7 +27,7 @@ class Tokenizer:
         self.count += 1
         if self.count == 13:
             time.sleep(self.pause)
-        return list(text.encode())
+        return [byte - ord("0") for byte in text.encode()]
 
 
 def draw(rng: random.Random, number: int) -> Case:

@@ -19,15 +19,17 @@ def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int, meshes: in
     model = Net(sizes, seed)
     model.head = nn.Linear(sizes[0], 5, bias=False)
     model.head.weight = model.embed.weight
-    whole: set[str] = set()
-    model.blocks[0].register_forward_hook(lambda *_: whole.update(
-        name for name, param in model.named_parameters() if not isinstance(param, DTensor)))
+    whole: dict[nn.Module, set[str]] = {model.embed: set(), model.blocks[0]: set()}
+    for module in whole:
+        module.register_forward_hook(lambda module, *_: whole[module].update(
+            name for name, param in model.named_parameters() if not isinstance(param, DTensor)))
     update = on_plain_tensors(solution(model, mesh(meshes), lr))
     losses = [a_step(model, update, seed + step) for step in range(2)]
     return {
         "the head has the embedding's weight": model.head.weight is model.embed.weight,
         "the losses": losses,
-        "what is whole while the first block computes": sorted(whole),
+        "what is whole while the embedding computes": sorted(whole[model.embed]),
+        "what is whole while the first block computes": sorted(whole[model.blocks[0]]),
         "what the rank holds": shards(model),
     }
 
@@ -106,6 +108,11 @@ exercise.edit("default-lr", {"(model.parameters(), lr)": "(model.parameters())"}
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
     Not each block is a unit by itself: others are whole, too, while the first one computes. Next: keep a unit for each
     block.""")
+
+exercise.edit("first-block-with-the-embedding", {TIED: TIED.replace("model.head]", "model.head, model.blocks[0]]"),
+    BLOCKS: BLOCKS.replace("model.blocks", "model.blocks[1:]")}, """
+    The first block is in the embedding's unit: it is whole while the embedding computes, and stays whole up to the
+    head. Next: keep a unit for each block.""")
 
 exercise.edit("no-root", {ROOT: ""}, """
     The embedding and the head are the outermost unit, and that has to be a single module: its forward begins the step.

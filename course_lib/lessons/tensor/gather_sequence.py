@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...exercises import Case, Exercise, Solution, draw_world_size, normal, only_calls, sends_no_more
+from ...exercises import Case, Exercise, Solution, at_most, draw_world_size, normal, only_calls, sends_no_more
 from .data import output_and_gradients
 
 
@@ -30,7 +30,7 @@ def of_a_square(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
 
 exercise = Exercise("tensor.gather_sequence", title="Gather the sequence", draw=draw, trial=of_a_square,
     case_count=4, inputs_matter=False, rules=[
-        only_calls("all_gather", "reduce_scatter"),
+        only_calls("all_gather", "reduce_scatter"), at_most("all_gather", 1), at_most("reduce_scatter", 1),
         sends_no_more("an all-gather in forward, and a reduce-scatter in backward")], task="""
     Under sequence parallel each rank has a part of the sequence, and a tensor-parallel layer needs all of it. Write the
     function that takes the place of `copy`. Forward: return all ranks' parts, one after the other in the order of

@@ -144,6 +144,10 @@ exercise.edit("mean-of-squares", {"dist.all_reduce(squares)\nnorm = squares.sqrt
     You divide the sum of the squares by the world size. The gradients are averaged already, and the ranks sum squares
     of different elements. Next: leave out the division.""")
 
+exercise.edit("mean-over-shards", {"squares.sqrt()": "(squares / (len(grads) or 1)).sqrt()"}, """
+    You divide the sum of the squares by the number of gradients of this rank. The norm of all gradients together is the
+    root of a sum, and the ranks may divide by different numbers. Next: leave out the division.""")
+
 exercise.edit("without-the-root", {"squares.sqrt()": "squares"}, """
     You use the squared norm as the norm. Next: take the root of the sum.""")
 
