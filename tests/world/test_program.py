@@ -635,6 +635,13 @@ def test_a_program_may_put_anything_among_modules(world, write) -> None:
     assert "never" not in sys.modules
 
 
+def test_a_program_prints_although_the_shell_has_closed_both_streams(world, write, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    world(1).run_file(write("import sys; print(1, flush=True); sys.stderr.write('2')"))
+    assert sys.stdout is sys.stderr is None
+
+
 def test_a_print_of_its_own_ends_with_a_program(world, write) -> None:
     program = write(
         "import builtins, torch.distributed as dist\n"
