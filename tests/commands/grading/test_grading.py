@@ -279,6 +279,19 @@ def test_a_process_that_uses_too_much_memory_is_ended() -> None:
 
 
 @pytest.mark.slow
+def test_a_notebook_that_nests_folders_without_end_keeps_its_grades(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    nest = "import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')"
+    try:
+        (one,) = grade([write("nested", IMPORTS, HELPER, RIGHT, nest)], Limits(seconds=120))
+        assert one.passed
+    finally:
+        subprocess.run(["rm", "-rf", *tmp_path.iterdir()])  # pytest's own removal raises RecursionError
+
+
+@pytest.mark.slow
 def test_an_endless_cell_is_stopped_and_the_next_one_runs(write: Write) -> None:
     endless = write("endless", "import time\nwhile True: time.sleep(1)", "'half an emoji: HALF'", "1 / 0")
     endless.write_text(endless.read_text().replace("HALF", r"\ud83d"))
