@@ -24,7 +24,7 @@ from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, 
 from course_lib.commands.grading.grade import _expected, _not_judged
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.commands.grading.kernel import Ran, _Client, handed_in
-from course_lib.commands.grading.limits import Watch
+from course_lib.commands.grading.limits import POLL_SECONDS, Watch
 from course_lib.commands.grading.report import best
 from course_lib.errors import CourseError
 from course_lib.exercises import get
@@ -276,6 +276,22 @@ def test_a_process_that_uses_too_much_memory_is_ended() -> None:
     ):
         process.wait(timeout=90)
     assert watch.ended == "it used more than 0.5 GiB of memory"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what processes share")
+def test_memory_that_processes_share_counts_once() -> None:
+    hold = "held = b'x' * 2**28; import os, time; os.fork(); os.fork(); print(flush=True); time.sleep(100)"
+    with (
+        subprocess.Popen([sys.executable, "-c", hold], start_new_session=True, stdout=subprocess.PIPE) as process,
+        Watch(process.pid, Limits(memory_bytes=2**29)) as watch,
+    ):
+        assert process.stdout is not None
+        for _ in range(4):
+            process.stdout.readline()
+        time.sleep(3 * POLL_SECONDS)
+        held = [one.memory_info().rss for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children())]
+        assert sum(held) > 2**29
+        assert watch.ended == ""
 
 
 @pytest.mark.slow
