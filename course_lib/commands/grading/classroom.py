@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from os.path import abspath
 from pathlib import Path
 from unicodedata import normalize
 
@@ -67,7 +68,7 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
     copied = r"-Copy\d+| copy( \d+)?| - Copy| ?\(\d+\)"
     lesson_file = re.compile(rf"(Copy of )*\d\d({titles})({copied})*")  # a release may renumber the lessons
-    paths = [Path(normalize("NFC", one.notebook)).absolute() for one in graded]
+    paths = [Path(abspath(normalize("NFC", one.notebook))) for one in graded]
     files = ["" if lesson_file.fullmatch(path.stem) else path.stem for path in paths]
     folders = _folders(graded, paths)
     shared = _shared(graded, files, folders) - {""}
@@ -75,9 +76,12 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     owned = [(folder, parent) for path, folder, file in each if not file for parent in path.parents]
     students, around = {folder for folder, _ in owned}, {parent for _, parent in owned}
     foreign = {  # a file in one student's folder with the name of another student's, and not next to that folder
-        path for path, folder, file in each if file in students - {folder} and path.with_name(file) not in around
+        path for path, folder, file in each if file in students - {folder, ""} and path.with_name(file) not in around
     }
-    return [f"{folder}/{file}" if file in shared or path in foreign else file or folder for path, folder, file in each]
+    return [
+        f"{folder}/{file}" if file in shared or path in foreign else file or folder or path.stem  # in the folder /
+        for path, folder, file in each
+    ]
 
 
 def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:

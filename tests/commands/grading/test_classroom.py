@@ -77,6 +77,13 @@ def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[st
     assert [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])] == names
 
 
+def test_a_lesson_in_the_top_folder_is_named_after_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = ["/03-first.ipynb", "../ann/03-first.ipynb", "/bob/03-first.ipynb", f"../{tmp_path.name}/04-second.ipynb"]
+    names = [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])]
+    assert names == ["03-first", "ann", "bob", tmp_path.name]
+
+
 def test_rows_are_in_alphabetical_order_whatever_the_accents() -> None:
     names = ["Ann", "çelik", "Costa", "émile", "hoang", "Zoe"]
     rows = read([notebook(f"in/{name}.ipynb", passed("a.x")) for name in reversed(names)])
