@@ -1,5 +1,6 @@
 """Notebooks are graded, whatever they do."""
 
+import asyncio
 import csv
 import hashlib
 import io
@@ -327,6 +328,21 @@ def test_notebooks_run_in_this_python_whatever_kernels_the_user_has(
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
     assert _Client(Limits()).km.kernel_spec.argv[0] == sys.executable
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("size", "kept"), [(10, 1), (2**40, 2)])
+def test_a_function_is_handed_in_once_and_huge_files_are_not_compared(tmp_path: Path, size: int, kept: int) -> None:
+    async def nothing_raised(source: str) -> str:
+        return ""
+
+    client = _Client(Limits())
+    client._error_of = nothing_raised  # type: ignore[method-assign]
+    for file in (tmp_path / "0", tmp_path / "1"):
+        file.touch()
+        os.truncate(file, size)
+        asyncio.run(client._take("start.first", file, ""))
+    assert len(client.ran.solutions) == kept
 
 
 def test_what_is_no_notebook_is_named(tmp_path: Path) -> None:
