@@ -12,7 +12,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from os.path import abspath
@@ -90,15 +90,25 @@ def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:
     outwards = [[parent for parent in path.parents if parent.name not in COPIES] for path in paths]
     while True:
         inner, outer = [parents[0].name for parents in outwards], [parents[:2][-1] for parents in outwards]
-        both = [*zip(inner, outer, strict=True)]
         shared = _shared(graded, inner, outer)
-        around = {parent for name, parent in both if name in shared}
+        around = {parent for name, parent in zip(inner, outer, strict=True) if name in shared}
         if around & _shared(graded, outer, inner):  # either can be the student: `try1/ann`, or `ann/try1`
-            return [f"{parent.name}/{name}" if name in shared else name for name, parent in both]
+            return _with_parents(outwards, shared)
         moved = [parents[1:] if parents[1:2] and parents[1] in around else parents for parents in outwards]
         if moved == outwards:
             return inner
         outwards = moved
+
+
+def _with_parents(outwards: Sequence[Sequence[Path]], shared: Container[Hashable]) -> list[str]:
+    """Return the names of folders. Those that are `shared` get as few parents as tell them apart."""
+
+    def names(depth: int) -> list[str]:
+        of_each = [folders[: depth if folders[0].name in shared else 1] for folders in outwards]
+        return ["/".join(folder.name for folder in reversed(folders)) for folders in of_each]
+
+    deepest = max(map(len, outwards))
+    return next(names(depth) for depth in range(2, deepest + 1) if len({*names(depth)}) == len({*names(deepest)}))
 
 
 def _shared(graded: Iterable[Graded], names: Iterable[Hashable], places: Iterable[Hashable]) -> set[Hashable]:

@@ -71,6 +71,10 @@ def test_an_exercise_that_passed_in_one_notebook_has_passed() -> None:
         (["in/ann/late/03-first.ipynb", "in/bob/late/03-first.ipynb", "in/ann/03-first.ipynb"], ["ann", "bob"]),
         (["in/ann/ps1/solution.ipynb", "in/bob/work/ps1/solution.ipynb"], ["ann/solution", "bob/solution"]),
         (["in/1/ann/03-first.ipynb", "in/1/bob/03-first.ipynb", "in/2/ann/03-first.ipynb"], ["1/ann", "2/ann", "bob"]),
+        (
+            [f"in/{one}/03-first.ipynb" for one in ("mon/sub/ann/ps1", "mon/sub/bob/ps1", "tue/sub/ann/ps1")],
+            ["bob", "mon/sub/ann", "tue/sub/ann"],
+        ),
     ],
 )
 def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[str]) -> None:
