@@ -630,8 +630,7 @@ def test_a_program_may_put_anything_among_modules(world, write) -> None:
     try:
         world(1).run_file(program)
     finally:
-        for name in ("a_stub", "a_module", "a_number", "itself"):
-            sys.modules.pop(name, None)
+        world(1).run(lambda: [sys.modules.pop(name, None) for name in ("a_stub", "a_module", "a_number", "itself")])
     assert "never" not in sys.modules
 
 
