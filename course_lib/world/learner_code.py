@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import takewhile
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 
 from torch import overrides
 from torch.autograd import graph
@@ -38,6 +38,13 @@ def importing(frame: FrameType | None) -> bool:
     its own packages on first use, for seconds.
     """
     return any(one.f_code.co_filename.startswith("<frozen importlib") for one in outward(frame))
+
+
+def file_of(module: object) -> str:
+    """Return the file of an entry of `sys.modules`; empty without one. A stub there may raise anything, or import a
+    library, when it is asked for an attribute."""
+    file = object.__getattribute__(module, "__dict__").get("__file__") if isinstance(module, ModuleType) else None
+    return file if isinstance(file, str) else ""
 
 
 def learner_line(home: threading.Thread | None = None) -> SourceLine:

@@ -604,6 +604,43 @@ def test_a_changed_module_next_to_a_program_is_read_again(world, write) -> None:
     assert "changing" not in sys.modules
 
 
+def test_a_program_may_put_anything_among_modules(world, write) -> None:
+    program = write(
+        """
+        import sys, types
+        from importlib.util import LazyLoader, find_spec, module_from_spec
+
+        class Stub:
+            def __getattr__(self, name):
+                raise ImportError(f"install it to use {name}")
+
+        class Itself:
+            def __getattr__(self, name):
+                return self
+
+        spec = find_spec("never")
+        loader = spec.loader = LazyLoader(spec.loader)
+        loader.exec_module(never := module_from_spec(spec))
+        stub = types.ModuleType("stub")
+        stub.__getattr__ = Stub().__getattr__
+        sys.modules.update(a_stub=Stub(), a_module=stub, a_number=5, itself=Itself(), never=never)
+        """
+    )
+    write("raise ImportError('not before it is used')", "never.py")
+    try:
+        world(1).run_file(program)
+    finally:
+        world(1).run(lambda: [sys.modules.pop(name, None) for name in ("a_stub", "a_module", "a_number", "itself")])
+    assert "never" not in sys.modules
+
+
+def test_a_program_prints_although_the_shell_has_closed_both_streams(world, write, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    world(1).run_file(write("import sys; print(1, flush=True); sys.stderr.write('2')"))
+    assert sys.stdout is sys.stderr is None
+
+
 def test_a_print_of_its_own_ends_with_a_program(world, write) -> None:
     program = write(
         "import builtins, torch.distributed as dist\n"

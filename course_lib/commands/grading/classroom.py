@@ -12,9 +12,10 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from os.path import abspath
 from pathlib import Path
 from unicodedata import normalize
 
@@ -67,7 +68,7 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     titles = "|".join(re.escape(lesson.path.stem[2:]) for lesson in course)
     copied = r"-Copy\d+| copy( \d+)?| - Copy| ?\(\d+\)"
     lesson_file = re.compile(rf"(Copy of )*\d\d({titles})({copied})*")  # a release may renumber the lessons
-    paths = [Path(normalize("NFC", one.notebook)).absolute() for one in graded]
+    paths = [Path(abspath(normalize("NFC", one.notebook))) for one in graded]
     files = ["" if lesson_file.fullmatch(path.stem) else path.stem for path in paths]
     folders = _folders(graded, paths)
     shared = _shared(graded, files, folders) - {""}
@@ -75,9 +76,12 @@ def _names(graded: Sequence[Graded], course: Iterable[Lesson]) -> list[str]:
     owned = [(folder, parent) for path, folder, file in each if not file for parent in path.parents]
     students, around = {folder for folder, _ in owned}, {parent for _, parent in owned}
     foreign = {  # a file in one student's folder with the name of another student's, and not next to that folder
-        path for path, folder, file in each if file in students - {folder} and path.with_name(file) not in around
+        path for path, folder, file in each if file in students - {folder, ""} and path.with_name(file) not in around
     }
-    return [f"{folder}/{file}" if file in shared or path in foreign else file or folder for path, folder, file in each]
+    return [
+        f"{folder}/{file}" if file in shared or path in foreign else file or folder or path.stem  # in the folder /
+        for path, folder, file in each
+    ]
 
 
 def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:
@@ -86,15 +90,25 @@ def _folders(graded: Sequence[Graded], paths: Iterable[Path]) -> list[str]:
     outwards = [[parent for parent in path.parents if parent.name not in COPIES] for path in paths]
     while True:
         inner, outer = [parents[0].name for parents in outwards], [parents[:2][-1] for parents in outwards]
-        both = [*zip(inner, outer, strict=True)]
         shared = _shared(graded, inner, outer)
-        around = {parent for name, parent in both if name in shared}
+        around = {parent for name, parent in zip(inner, outer, strict=True) if name in shared}
         if around & _shared(graded, outer, inner):  # either can be the student: `try1/ann`, or `ann/try1`
-            return [f"{parent.name}/{name}" if name in shared else name for name, parent in both]
+            return _with_parents(outwards, shared)
         moved = [parents[1:] if parents[1:2] and parents[1] in around else parents for parents in outwards]
         if moved == outwards:
             return inner
         outwards = moved
+
+
+def _with_parents(outwards: Sequence[Sequence[Path]], shared: Container[Hashable]) -> list[str]:
+    """Return the names of folders. Those that are `shared` get as few parents as tell them apart."""
+
+    def names(depth: int) -> list[str]:
+        of_each = [folders[: depth if folders[0].name in shared else 1] for folders in outwards]
+        return ["/".join(folder.name for folder in reversed(folders)) for folders in of_each]
+
+    deepest = max(map(len, outwards))
+    return next(names(depth) for depth in range(2, deepest + 1) if len({*names(depth)}) == len({*names(deepest)}))
 
 
 def _shared(graded: Iterable[Graded], names: Iterable[Hashable], places: Iterable[Hashable]) -> set[Hashable]:

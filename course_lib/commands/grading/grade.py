@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,8 +62,7 @@ def _graded_or_why_not(
 def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:
     cells = [cell for cell in read_cells(path) if cell["cell_type"] == "code"]
     sources = [cell["source"] for cell in cells]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        scratch = Path(folder)
+    with _scratch() as scratch:
         (scratch / "work").mkdir()
         shutil.copy(path, scratch / "work")
         ran = run(sources, scratch, limits)
@@ -76,6 +76,17 @@ def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:
         ended=ran.ended or ("" if grades else "there is no exercise in it, and it is no lesson of the course"),
         remarks=tuple(map(by_number, _raised(ran, cells))),
     )
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a temporary folder. What cannot be removed from it at the end stays, such as folders nested 1,000 deep."""
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    try:
+        yield Path(folder.name)
+    finally:
+        with suppress(Exception):  # RecursionError
+            folder.cleanup()
 
 
 def _files(sources: Iterable[str]) -> dict[str, int]:

@@ -74,13 +74,10 @@ class Watch:
 
     def _used_bytes(self) -> int:
         """Return the resident memory. `resource.setrlimit` limits address space, of which threads reserve gigabytes."""
-        used = 0
         with suppress(psutil.Error):
             self._seen.update(self._process.children(recursive=True))
-        for process in self._seen:
-            with suppress(psutil.Error):  # it has ended
-                used += process.memory_info().rss
-        return used
+        used = sum(map(_resident_bytes, self._seen))
+        return used if used <= self._limits.memory_bytes else sum(map(_share_bytes, self._seen))
 
     def _kill(self) -> None:
         """Kill the process group, and the processes that have left it."""
@@ -91,3 +88,20 @@ class Watch:
         for process in self._seen:
             with suppress(psutil.Error):
                 process.kill()
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:  # it has ended
+        return 0
+
+
+def _share_bytes(process: psutil.Process) -> int:
+    """Return the resident memory, of which what `n` processes share counts as 1/n. To ask Linux takes longer, and other
+    systems do not say."""
+    try:
+        used = process.memory_full_info()
+    except psutil.Error:  # it has ended
+        return 0
+    return int(getattr(used, "pss", used.rss))

@@ -10,6 +10,7 @@ from ...meter import gpu_bytes
 from ..errors.message import error_of
 from ..errors.rank_error import Kept
 from ..pickling import unpack_result
+from ..rank_threads.interrupts import one_run
 from ..run import Order, Run
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool
@@ -55,7 +56,7 @@ class Processes:
         return self.placing(self._world_size, self._pool.machines)
 
     def run(self, order: Order) -> Run:
-        with self._pool.lock:
+        with one_run(self._pool.lock):
             run_loop = self._completed_run(order)
         fault, ranks = run_loop.coordinator.fault, range(self._world_size)
         left = [run_loop.left.get(rank) for rank in ranks]  # None for a rank that died

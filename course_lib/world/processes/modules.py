@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ...meter import is_learners_file
+from ..learner_code import file_of
 from ..pickling import FunctionCall
 
 
@@ -40,8 +41,8 @@ class FreshImports:
 
 def _changed(module: ModuleType) -> int | None:
     """Return when the learner changed the module's file; None for a library's module, or one without a file."""
-    file = getattr(module, "__file__", None)
-    if file is None or not is_learners_file(file) or not os.path.exists(file):
+    file = file_of(module)
+    if not file or not is_learners_file(file) or not os.path.exists(file):
         return None
     return os.stat(file).st_mtime_ns
 

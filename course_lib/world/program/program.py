@@ -28,6 +28,7 @@ import torch.multiprocessing as mp
 from ...errors import CourseError
 from ...meter import is_learners
 from ..error_report import ErrorReport
+from ..learner_code import file_of
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
 from .main import is_main
@@ -234,7 +235,7 @@ class Program:
     def _forget_modules(self, kept: set[str]) -> None:
         folder = os.path.dirname(self.path) + os.sep
         for name in sys.modules.keys() - kept:
-            file = getattr(sys.modules[name], "__file__", None) or ""
+            file = file_of(sys.modules[name])
             if file.startswith(folder) and "site-packages" not in file:
                 del sys.modules[name]
 

@@ -1,4 +1,4 @@
-"""Interrupts: put off Jupyter's interrupt until it does no harm."""
+"""Interrupts: put off Jupyter's interrupt until it does no harm, and refuse a run that interrupts another."""
 
 import signal
 import threading
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from ...errors import CourseError
 
 PATIENCE = 10.0
 """Seconds for which an interrupt is put off. After them, a second one acts at once: something of the learner's may hold
@@ -54,3 +56,19 @@ def put_off() -> Iterator[list[Any]]:
         signal.signal(signal.SIGINT, handler)
         if late and callable(handler):
             handler(*late[0])
+
+
+@contextmanager
+def one_run(lock: Any) -> Iterator[None]:
+    """Hold `lock`, an `RLock`, for one run. The run of another thread waits.
+
+    Raises:
+        CourseError: this thread holds it: a signal handler or a finalizer has called it in the middle of its run.
+    """
+    if lock._is_owned():
+        raise CourseError(
+            "World.run was called in the middle of a run, by a signal handler or a finalizer in the same thread. Ranks "
+            "work for one run at a time. Set a flag there, and start the second run when the first one has ended."
+        )
+    with lock:
+        yield

@@ -13,9 +13,10 @@ from ...meter import stand_ins, watched_steps
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
 from . import own_modules, rank_state
+from .interrupts import one_run
 from .stopping import without_stopped
 
-_one_run = threading.Lock()
+_one_run = threading.RLock()
 """Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
 
 _runs = itertools.count(1)
@@ -40,7 +41,7 @@ def collect_garbage() -> None:
 def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterator[None]:
     """Let threads be ranks inside the block, with the replacements of their backend; `measure` their memory."""
     with (
-        _one_run,
+        one_run(_one_run),
         _process_settings_kept(),
         _only_new_objects_collected(),
         replaced(rank_state.replacements()),

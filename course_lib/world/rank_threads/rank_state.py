@@ -5,6 +5,7 @@ While ranks run, replacements look up the calling thread: a rank's thread gets i
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import sys
@@ -124,10 +125,11 @@ class _EnvironOfThread(MutableMapping[str, str]):
 
 
 class _TextOf:
-    """A replacement for `sys.stdout` and `sys.stderr`."""
+    """A replacement for `sys.stdout` and `sys.stderr`, which are None if the shell has closed them with `>&-`."""
 
     def __init__(self, process_stream: Any, *, errors: bool) -> None:
-        self._process_stream, self._errors = process_stream, errors
+        self._process_stream = io.StringIO() if process_stream is None else process_stream
+        self._errors = errors
 
     def write(self, text: str) -> int:
         rank_state = _own()

@@ -71,10 +71,21 @@ def test_an_exercise_that_passed_in_one_notebook_has_passed() -> None:
         (["in/ann/late/03-first.ipynb", "in/bob/late/03-first.ipynb", "in/ann/03-first.ipynb"], ["ann", "bob"]),
         (["in/ann/ps1/solution.ipynb", "in/bob/work/ps1/solution.ipynb"], ["ann/solution", "bob/solution"]),
         (["in/1/ann/03-first.ipynb", "in/1/bob/03-first.ipynb", "in/2/ann/03-first.ipynb"], ["1/ann", "2/ann", "bob"]),
+        (
+            [f"in/{one}/03-first.ipynb" for one in ("mon/sub/ann/ps1", "mon/sub/bob/ps1", "tue/sub/ann/ps1")],
+            ["bob", "mon/sub/ann", "tue/sub/ann"],
+        ),
     ],
 )
 def test_notebooks_of_two_students_are_two_rows(files: list[str], names: list[str]) -> None:
     assert [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])] == names
+
+
+def test_a_lesson_in_the_top_folder_is_named_after_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = ["/03-first.ipynb", "../ann/03-first.ipynb", "/bob/03-first.ipynb", f"../{tmp_path.name}/04-second.ipynb"]
+    names = [row["Student"] for row in read([notebook(file, passed("a.x")) for file in files])]
+    assert names == ["03-first", "ann", "bob", tmp_path.name]
 
 
 def test_rows_are_in_alphabetical_order_whatever_the_accents() -> None:

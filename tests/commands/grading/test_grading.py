@@ -1,5 +1,6 @@
 """Notebooks are graded, whatever they do."""
 
+import asyncio
 import csv
 import hashlib
 import io
@@ -24,7 +25,7 @@ from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, 
 from course_lib.commands.grading.grade import _expected, _not_judged
 from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.commands.grading.kernel import Ran, _Client, handed_in
-from course_lib.commands.grading.limits import Watch
+from course_lib.commands.grading.limits import POLL_SECONDS, Watch
 from course_lib.commands.grading.report import best
 from course_lib.errors import CourseError
 from course_lib.exercises import get
@@ -278,6 +279,35 @@ def test_a_process_that_uses_too_much_memory_is_ended() -> None:
     assert watch.ended == "it used more than 0.5 GiB of memory"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what processes share")
+def test_memory_that_processes_share_counts_once() -> None:
+    hold = "held = b'x' * 2**28; import os, time; os.fork(); os.fork(); print(flush=True); time.sleep(100)"
+    with (
+        subprocess.Popen([sys.executable, "-c", hold], start_new_session=True, stdout=subprocess.PIPE) as process,
+        Watch(process.pid, Limits(memory_bytes=2**29)) as watch,
+    ):
+        assert process.stdout is not None
+        for _ in range(4):
+            process.stdout.readline()
+        time.sleep(3 * POLL_SECONDS)
+        held = [one.memory_info().rss for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children())]
+        assert sum(held) > 2**29
+        assert watch.ended == ""
+
+
+@pytest.mark.slow
+def test_a_notebook_that_nests_folders_without_end_keeps_its_grades(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    nest = "import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')"
+    try:
+        (one,) = grade([write("nested", IMPORTS, HELPER, RIGHT, nest)], Limits(seconds=120))
+        assert one.passed
+    finally:
+        subprocess.run(["rm", "-rf", *tmp_path.iterdir()])  # pytest's own removal raises RecursionError
+
+
 @pytest.mark.slow
 def test_an_endless_cell_is_stopped_and_the_next_one_runs(write: Write) -> None:
     endless = write("endless", "import time\nwhile True: time.sleep(1)", "'half an emoji: HALF'", "1 / 0")
@@ -298,6 +328,21 @@ def test_notebooks_run_in_this_python_whatever_kernels_the_user_has(
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
     assert _Client(Limits()).km.kernel_spec.argv[0] == sys.executable
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("size", "kept"), [(10, 1), (2**40, 2)])
+def test_a_function_is_handed_in_once_and_huge_files_are_not_compared(tmp_path: Path, size: int, kept: int) -> None:
+    async def nothing_raised(source: str) -> str:
+        return ""
+
+    client = _Client(Limits())
+    client._error_of = nothing_raised  # type: ignore[method-assign]
+    for file in (tmp_path / "0", tmp_path / "1"):
+        file.touch()
+        os.truncate(file, size)
+        asyncio.run(client._take("start.first", file, ""))
+    assert len(client.ran.solutions) == kept
 
 
 def test_what_is_no_notebook_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import World
+from course_lib import CourseError, World
 from course_lib.world.collectives.fault import Stopped
 from tests.world.programs import failure, lines, rank, slow_package
 
@@ -37,6 +37,27 @@ def test_an_interrupt_stops_every_rank(world, interrupt) -> None:
     assert told[3] == "Next: if the ranks stood still, look at rank 0, which others waited for."
     assert "\n".join(interrupted._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
     assert works(three)
+
+
+def test_a_run_in_the_middle_of_a_run_is_refused(local_world) -> None:
+    refused: list[str] = []
+
+    def start_a_run(*_: object) -> None:
+        with pytest.raises(CourseError) as caught:
+            local_world(2).run(rank)
+        refused.append(str(caught.value))
+
+    two = local_world(2, timeout=60)
+    two.run(rank)  # starts the processes
+    before = signal.signal(signal.SIGALRM, start_a_run)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        two.run(lambda: time.sleep(1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    (message,) = refused
+    assert message.startswith("World.run was called in the middle of a run, by a signal handler or a finalizer")
+    assert works(two)
 
 
 def test_an_exception_of_a_signal_handler_stops_every_rank(local_world, capsys) -> None:
