@@ -194,6 +194,7 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
 _SPECIAL = {
     "_to_copy": _converting,
     "detach": _detaching,
+    "one_hot": _making,  # made of `zeros` and an operator in place: neither shows that its result is on a pretended GPU
     "set_": _resizing,
     "resize_": _resizing,
     "resize_as_": _resizing,

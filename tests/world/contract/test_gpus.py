@@ -565,6 +565,15 @@ def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
     assert (run.memory[0].current_bytes, run.memory[0].peak_bytes) == run[0][:2]
 
 
+def test_one_hot_labels_are_where_the_labels_are(gpus) -> None:
+    def program():
+        labels = torch.arange(100)
+        here, there = nn.functional.one_hot(labels.cuda(), 640), nn.functional.one_hot(labels, 640)
+        return here.device.type, torch.cuda.memory_allocated(), there.device.type, torch.equal(here, there)
+
+    assert gpus(1).run(program)[0] == ("cuda", 100 * 640 * 8, "cpu", True)
+
+
 def test_a_model_on_the_host_is_not_counted(gpus) -> None:
     run = gpus(1).run(lambda: [mlp(), torch.optim.Adam(mlp().parameters())])
     assert run.memory[0].peak_bytes == 0 == run.memory[0].current_bytes
