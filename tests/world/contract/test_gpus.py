@@ -1,6 +1,7 @@
 """Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
 
 import functools
+import math
 import os
 import re
 import types
@@ -12,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
@@ -572,6 +575,39 @@ def test_one_hot_labels_are_where_the_labels_are(gpus) -> None:
         return here.device.type, torch.cuda.memory_allocated(), there.device.type, torch.equal(here, there)
 
     assert gpus(1).run(program)[0] == ("cuda", 100 * 640 * 8, "cpu", True)
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_tensors_that_are_saved_on_the_host_are_on_the_gpu_while_backward_needs_them(gpus, pin_memory) -> None:
+    def program():
+        x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
+        with torch.autograd.graph.save_on_cpu(pin_memory=pin_memory):
+            y = x.sin().sin().sin()
+        held = torch.cuda.memory_allocated()
+        saved = y.grad_fn._saved_self
+        copied = torch.cuda.memory_allocated() - held
+        del saved
+        y.backward(torch.ones_like(y))
+        return held, copied, x.grad.device.type, x.grad[0, 0].item()
+
+    held, copied, device, gradient = gpus(1).run(program)[0]
+    assert (held, copied, device) == (2_000_896, 1_000_448, "cuda")  # x and y; the second sine, which was saved
+    assert gradient == pytest.approx(math.cos(1) * math.cos(math.sin(1)) * math.cos(math.sin(math.sin(1))))
+
+
+def test_a_state_dict_that_is_offloaded_is_on_the_host(gpus) -> None:
+    def program():
+        model = nn.Linear(500, 500, bias=False).cuda()  # 1 MB
+        state = model.state_dict()
+        for pin_memory in (False, True):
+            host = [_copy_state_dict(state, _create_cpu_state_dict(state, pin_memory=pin_memory))["weight"]]
+        fully_shard(sharded := nn.Linear(8, 8, bias=False))
+        for module in (model, sharded):
+            host.append(get_model_state_dict(module, options=StateDictOptions(cpu_offload=True))["weight"])
+        model.weight.data.zero_()
+        return [one.device.type for one in host], torch.cuda.memory_allocated(), float(host[1].abs().sum()) > 0
+
+    assert list(gpus(2).run(program)) == [(["cpu"] * 3, 1_000_448 + 512, True)] * 2
 
 
 def test_a_model_on_the_host_is_not_counted(gpus) -> None:
