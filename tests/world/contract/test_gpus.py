@@ -96,6 +96,10 @@ def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
             torch.zeros(3).cuda(rank, non_blocking=True),
             torch.as_tensor([1.0], device=here),
             torch.zeros(3).new_ones(2, device=here),
+            torch.zeros(3, device=here).new_tensor([1.0]),
+            torch.zeros(3, device=here).new(2),
+            torch.zeros(3).type_as(torch.zeros(1, device=here)),
+            torch.zeros(3, dtype=torch.long).type_as(torch.zeros(1, device=here)),
             torch.ones_like(torch.zeros(3), device=here),
             torch.randn(2, device=here, generator=torch.Generator(device=here)),
             torch.nn.Parameter(torch.zeros(3, device=here)),
@@ -109,7 +113,12 @@ def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
         empty = torch.nn.Linear(2, 2, device="meta").to_empty(device="cuda")
         devices = {str(one.device) for one in [*made, *results, empty.weight]}
         assert torch.device(rank) == here and torch.cuda.current_device() == rank == made[0].get_device()
-        host = [torch.zeros(3), made[0].cpu(), made[0].to("cpu"), torch.zeros_like(made[0], device="cpu")]
+        host = [
+            torch.zeros(3).new_tensor([1.0]),
+            made[0].type_as(torch.zeros(1)),
+            made[0].new_tensor([1.0], device="cpu"),
+        ]
+        host += [torch.zeros(3), made[0].cpu(), made[0].to("cpu"), torch.zeros_like(made[0], device="cpu")]
         return devices, {str(one.device) for one in [*host, *nn.Linear(2, 2).cuda().cpu().parameters()]}
 
     assert list(gpus(2).run(program)) == [({f"cuda:{rank}"}, {"cpu"}) for rank in range(2)]
@@ -412,11 +421,12 @@ def test_a_checkpoint_is_loaded_to_the_gpu_that_map_location_names(gpus, tmp_pat
         file = tmp_path / f"{rank}.pt"
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
         places = f"cuda:{rank}", {"cuda:0": f"cuda:{rank}"}, torch.device("cuda", rank), "cpu", None
+        places += lambda storage, place: storage.cuda(rank), lambda storage, place: storage
         loaded = [torch.load(file, map_location=place)["model"]["0.weight"].device.type for place in places]
         optimizer.load_state_dict(torch.load(file, map_location="cpu")["optimizer"])
         return loaded, optimizer.state[model[0].weight]["exp_avg"].device.type
 
-    assert gpus(2).run(program)[1] == (["cuda", "cuda", "cuda", "cpu", "cpu"], "cuda")
+    assert gpus(2).run(program)[1] == (["cuda", "cuda", "cuda", "cpu", "cpu", "cuda", "cpu"], "cuda")
 
 
 def test_pinned_batches_of_a_data_loader_stay_on_the_host_until_they_are_moved(gpus) -> None:
@@ -682,6 +692,7 @@ def test_a_rank_whose_gpu_is_full_raises_out_of_memory_at_its_line(local_world) 
     assert "has 6,000,000 bytes and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
     assert "kept.append(torch.zeros(3 * MB // 4" in message
     assert "Next: look at the largest part of what the GPU holds." in message
+    assert "`other` that grows is often a list of results: keep numbers, or `y.detach().cpu()`." in message
 
 
 def test_equal_ranks_that_are_out_of_memory_share_one_line(local_world) -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from ....parallel.collectives import all_reduce, copy
 from ..patching import Replacement
-from .devices import Gpus, meter_of_gpu, placing, put, without
+from .devices import Gpus, by_torch, meter_of_gpu, placing, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
@@ -82,8 +82,13 @@ def _of_states(gpus: Gpus) -> Iterator[Replacement]:
                 tensors = {name: value for name, value in state.items() if isinstance(value, Tensor) and name != "step"}
                 state.update({name: put(value) for name, value in tensors.items()})
 
+    def storage_on_gpu(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        if by_torch() or not self.nbytes():
+            return self
+        return put(torch.empty(0, dtype=torch.uint8).set_(self)).untyped_storage()
+
     yield torch, "load", load_here
-    yield torch.UntypedStorage, "cuda", lambda self, device=None, non_blocking=False: self
+    yield torch.UntypedStorage, "cuda", storage_on_gpu
     yield Optimizer, "load_state_dict", load_state_dict
 
 
