@@ -1,6 +1,7 @@
 """Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
 
 import functools
+import importlib
 import math
 import os
 import re
@@ -618,6 +619,18 @@ def test_a_state_dict_that_is_offloaded_is_on_the_host(gpus) -> None:
         return [one.device.type for one in host], torch.cuda.memory_allocated(), float(host[1].abs().sum()) > 0
 
     assert list(gpus(2).run(program)) == [(["cpu"] * 3, 1_000_448 + 512, True)] * 2
+
+
+@pytest.mark.skipif(not hasattr(nn.functional, "linear_cross_entropy"), reason="this torch has no such loss")
+def test_a_loss_in_chunks_and_its_gradients_are_on_the_gpu(gpus) -> None:
+    def program():
+        options = importlib.import_module("torch.nn.modules.linear_cross_entropy_options").LinearCrossEntropyOptions()
+        weight, x = (torch.ones(size, 64, device="cuda", requires_grad=True) for size in (2000, 1024))
+        loss = nn.functional.linear_cross_entropy(x, weight, torch.zeros(1024).long().cuda(), options=options)
+        loss.backward()
+        return {one.device.type for one in (loss, weight.grad, x.grad)}
+
+    assert gpus(1).run(program)[0] == {"cuda"}
 
 
 def test_a_model_on_the_host_is_not_counted(gpus) -> None:
