@@ -16,8 +16,13 @@ from .source_line import outward
 
 GPU_BYTES = 80 * 10**9
 
-_NEXT_TO_PARAMETERS = ("torch.distributed.", "torch.nn.parallel.", "torch.autograd.")
-"""Modules of torch that allocate buckets, gathered parameters and missing gradients."""
+_NEXT_TO_PARAMETERS = (
+    "torch.distributed.",
+    "torch.nn.parallel.",
+    "torch.autograd.",
+    "torch.nn.modules.linear_cross_entropy.",
+)
+"""Modules of torch that allocate buckets, gathered parameters, missing gradients, and logits in chunks."""
 
 _CHECKPOINTS = "torch.distributed.checkpoint."  # on the host
 

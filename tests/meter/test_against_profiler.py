@@ -24,6 +24,19 @@ class Residual(nn.Module):
         return x
 
 
+class Enlarging(nn.Module):
+    """The smooth activation functions of large models, and the upsampling of a U-Net."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.activation = nn.ModuleList(nn.Linear(128, 128) for _ in range(4)), activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        return nn.functional.interpolate(x, scale_factor=4)
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.ReLU()) for _ in range(8)])
 
@@ -59,7 +72,15 @@ def allocations(event: Any) -> Iterator[tuple[int, int]]:
         yield from allocations(child)
 
 
-@pytest.mark.parametrize("make", [mlp, Residual, transformer])
+def silu() -> nn.Module:
+    return Enlarging(nn.SiLU())
+
+
+def mish() -> nn.Module:
+    return Enlarging(nn.Mish())
+
+
+@pytest.mark.parametrize("make", [mlp, Residual, transformer, silu, mish])
 def test_the_peak_is_the_profilers(make) -> None:
     def program() -> None:
         step, _ = step_of(make())

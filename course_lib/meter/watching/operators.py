@@ -194,6 +194,7 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
 _SPECIAL = {
     "_to_copy": _converting,
     "detach": _detaching,
+    "one_hot": _making,  # made of `zeros` and an operator in place: neither shows that its result is on a pretended GPU
     "set_": _resizing,
     "resize_": _resizing,
     "resize_as_": _resizing,
@@ -203,8 +204,9 @@ _SPECIAL = {
 def _makes_memory(operator: Any) -> bool:
     if operator._schema.name == "aten::_unsafe_view":  # a view, whatever its schema says
         return False
-    if operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        return False  # made of other operators, which are watched themselves
+    composite, cpu = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.CPU
+    if operator.has_kernel_for_dispatch_key(composite) and not operator.has_kernel_for_dispatch_key(cpu):
+        return False  # made of other operators, which are watched themselves; with a kernel, only some devices' is
     return any(
         str(value.type) in ("Tensor", "List[Tensor]") and value.alias_info is None for value in operator._schema.returns
     )

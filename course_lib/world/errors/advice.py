@@ -104,7 +104,8 @@ _ADVICE = {
         "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "
         "ranks, recompute activations, or take a smaller batch. Activations that stay belong to a kept graph: "
         "keep loss.item(), not the loss, and evaluate under torch.no_grad(). Communication that grows is often "
-        "gathered results that the program keeps: reduce before you gather, or move them to the CPU."
+        "gathered results that the program keeps: reduce before you gather, or move them to the CPU. `other` that "
+        "grows is often a list of results: keep numbers, or `y.detach().cpu()`."
     ),
     "Failed to recv, got 0 bytes": _STORE,
     "wait timeout after": _STORE,

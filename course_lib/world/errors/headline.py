@@ -84,10 +84,15 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
             f"{first.variant} has to go, or to name a different rank or tag.",
         )
+    buffers = (
+        " If that line calls a model in DistributedDataParallel, its forward broadcasts buffers, such as BatchNorm's: "
+        "evaluate `model.module` if not every rank does."
+    )
+    named = first.op != "broadcast" or first.inside or "broadcast" in first.line.source
     return (
         f"{gone} returned without the {first.name} that {waiters}",
         f"every rank of the group must call {first.inside or first.variant}: look for an `if`, a `return`, an `except` "
-        f"or a loop of a different length that keeps {gone} from it.{hidden([first])}",
+        f"or a loop of a different length that keeps {gone} from it.{hidden([first])}{'' if named else buffers}",
     )
 
 

@@ -504,6 +504,23 @@ def broadcasts_from_each_rank_but_the_last() -> None:
             dist.broadcast(torch.empty(2), step)
 
 
+@fails("absent", ranks=2, rank=1)
+def evaluates_a_model_with_buffers_on_one_rank() -> None:
+    """rank 1 returned without the broadcast #10 that rank 0 waits in
+      rank 1 returned
+      rank 0 waited in broadcast #10 at test_failures.py line _, in evaluates_a_model_with_buffers_on_one_rank:
+            model(torch.randn(4, 2))
+    Next: every rank of the group must call broadcast: look for an `if`, a `return`, an `except` or a loop of a
+            different length that keeps rank 1 from it. If that line calls a model in DistributedDataParallel, its
+            forward broadcasts buffers, such as BatchNorm's: evaluate `model.module` if not every rank does.
+    """
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
+    for _ in range(2):
+        model(torch.randn(4, 2)).sum().backward()
+    if rank() == 0:
+        model(torch.randn(4, 2))
+
+
 @fails("absent", rank=2)
 def never_joins_an_asynchronous_call() -> None:
     """rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in

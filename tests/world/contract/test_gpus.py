@@ -1,6 +1,7 @@
 """Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
 
 import functools
+import math
 import os
 import re
 import types
@@ -12,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
@@ -93,6 +96,10 @@ def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
             torch.zeros(3).cuda(rank, non_blocking=True),
             torch.as_tensor([1.0], device=here),
             torch.zeros(3).new_ones(2, device=here),
+            torch.zeros(3, device=here).new_tensor([1.0]),
+            torch.zeros(3, device=here).new(2),
+            torch.zeros(3).type_as(torch.zeros(1, device=here)),
+            torch.zeros(3, dtype=torch.long).type_as(torch.zeros(1, device=here)),
             torch.ones_like(torch.zeros(3), device=here),
             torch.randn(2, device=here, generator=torch.Generator(device=here)),
             torch.nn.Parameter(torch.zeros(3, device=here)),
@@ -106,7 +113,12 @@ def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
         empty = torch.nn.Linear(2, 2, device="meta").to_empty(device="cuda")
         devices = {str(one.device) for one in [*made, *results, empty.weight]}
         assert torch.device(rank) == here and torch.cuda.current_device() == rank == made[0].get_device()
-        host = [torch.zeros(3), made[0].cpu(), made[0].to("cpu"), torch.zeros_like(made[0], device="cpu")]
+        host = [
+            torch.zeros(3).new_tensor([1.0]),
+            made[0].type_as(torch.zeros(1)),
+            made[0].new_tensor([1.0], device="cpu"),
+        ]
+        host += [torch.zeros(3), made[0].cpu(), made[0].to("cpu"), torch.zeros_like(made[0], device="cpu")]
         return devices, {str(one.device) for one in [*host, *nn.Linear(2, 2).cuda().cpu().parameters()]}
 
     assert list(gpus(2).run(program)) == [({f"cuda:{rank}"}, {"cpu"}) for rank in range(2)]
@@ -431,11 +443,12 @@ def test_a_checkpoint_is_loaded_to_the_gpu_that_map_location_names(gpus, tmp_pat
         file = tmp_path / f"{rank}.pt"
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
         places = f"cuda:{rank}", {"cuda:0": f"cuda:{rank}"}, torch.device("cuda", rank), "cpu", None
+        places += lambda storage, place: storage.cuda(rank), lambda storage, place: storage
         loaded = [torch.load(file, map_location=place)["model"]["0.weight"].device.type for place in places]
         optimizer.load_state_dict(torch.load(file, map_location="cpu")["optimizer"])
         return loaded, optimizer.state[model[0].weight]["exp_avg"].device.type
 
-    assert gpus(2).run(program)[1] == (["cuda", "cuda", "cuda", "cpu", "cpu"], "cuda")
+    assert gpus(2).run(program)[1] == (["cuda", "cuda", "cuda", "cpu", "cpu", "cuda", "cpu"], "cuda")
 
 
 def test_pinned_batches_of_a_data_loader_stay_on_the_host_until_they_are_moved(gpus) -> None:
@@ -587,6 +600,61 @@ def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
     assert (run.memory[0].current_bytes, run.memory[0].peak_bytes) == run[0][:2]
 
 
+def test_one_hot_labels_are_where_the_labels_are(gpus) -> None:
+    def program():
+        labels = torch.arange(100)
+        here, there = nn.functional.one_hot(labels.cuda(), 640), nn.functional.one_hot(labels, 640)
+        return here.device.type, torch.cuda.memory_allocated(), there.device.type, torch.equal(here, there)
+
+    assert gpus(1).run(program)[0] == ("cuda", 100 * 640 * 8, "cpu", True)
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_tensors_that_are_saved_on_the_host_are_on_the_gpu_while_backward_needs_them(gpus, pin_memory) -> None:
+    def program():
+        x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
+        with torch.autograd.graph.save_on_cpu(pin_memory=pin_memory):
+            y = x.sin().sin().sin()
+        held = torch.cuda.memory_allocated()
+        saved = y.grad_fn._saved_self
+        copied = torch.cuda.memory_allocated() - held
+        del saved
+        y.backward(torch.ones_like(y))
+        return held, copied, x.grad.device.type, x.grad[0, 0].item()
+
+    held, copied, device, gradient = gpus(1).run(program)[0]
+    assert (held, copied, device) == (2_000_896, 1_000_448, "cuda")  # x and y; the second sine, which was saved
+    assert gradient == pytest.approx(math.cos(1) * math.cos(math.sin(1)) * math.cos(math.sin(math.sin(1))))
+
+
+def test_a_state_dict_that_is_offloaded_is_on_the_host(gpus) -> None:
+    def program():
+        model = nn.Linear(500, 500, bias=False).cuda()  # 1 MB
+        state = model.state_dict()
+        for pin_memory in (False, True):
+            host = [_copy_state_dict(state, _create_cpu_state_dict(state, pin_memory=pin_memory))["weight"]]
+        fully_shard(sharded := nn.Linear(8, 8, bias=False))
+        for module in (model, sharded):
+            host.append(get_model_state_dict(module, options=StateDictOptions(cpu_offload=True))["weight"])
+        model.weight.data.zero_()
+        return [one.device.type for one in host], torch.cuda.memory_allocated(), float(host[1].abs().sum()) > 0
+
+    assert list(gpus(2).run(program)) == [(["cpu"] * 3, 1_000_448 + 512, True)] * 2
+
+
+def test_a_loss_in_chunks_and_its_gradients_are_on_the_gpu(gpus) -> None:
+    chunks = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options", exc_type=ImportError)
+
+    def program():
+        options = chunks.LinearCrossEntropyOptions()
+        weight, x = (torch.ones(size, 64, device="cuda", requires_grad=True) for size in (2000, 1024))
+        loss = nn.functional.linear_cross_entropy(x, weight, torch.zeros(1024).long().cuda(), options=options)
+        loss.backward()
+        return {one.device.type for one in (loss, weight.grad, x.grad)}
+
+    assert gpus(1).run(program)[0] == {"cuda"}
+
+
 def test_a_model_on_the_host_is_not_counted(gpus) -> None:
     run = gpus(1).run(lambda: [mlp(), torch.optim.Adam(mlp().parameters())])
     assert run.memory[0].peak_bytes == 0 == run.memory[0].current_bytes
@@ -659,6 +727,7 @@ def test_a_rank_whose_gpu_is_full_raises_out_of_memory_at_its_line(local_world) 
     assert "has 6,000,000 bytes and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
     assert "kept.append(torch.zeros(3 * MB // 4" in message
     assert "Next: look at the largest part of what the GPU holds." in message
+    assert "`other` that grows is often a list of results: keep numbers, or `y.detach().cpu()`." in message
 
 
 def test_equal_ranks_that_are_out_of_memory_share_one_line(local_world) -> None:

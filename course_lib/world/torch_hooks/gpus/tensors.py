@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..patching import Replacement
 from .devices import Device, Gpus, by_torch, meter_of_gpu, placing, put, put_module, without
 
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "normal")
-_NEW = ("new_tensor", "new_empty", "new_empty_strided", "new_full", "new_zeros", "new_ones")
+_NEW = ("new_empty", "new_empty_strided", "new_full", "new_zeros", "new_ones")
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
@@ -90,6 +91,9 @@ def _of_tensors(gpus: Gpus) -> Iterator[Replacement]:
             return real_cpu(self, *args, **kwargs)
         return put(real_cpu(self, *args, **kwargs), False)
 
+    def type_as(self: Tensor, other: Tensor) -> Tensor:
+        return move(self, (other,), {}, by_torch())
+
     def on_gpu(self: Tensor) -> bool:
         meter = meter_of_gpu()
         return meter is not None and real_device(self).type == "cpu" and meter.holds(self)
@@ -103,11 +107,24 @@ def _of_tensors(gpus: Gpus) -> Iterator[Replacement]:
     yield Tensor, "to", to
     yield Tensor, "cuda", cuda
     yield Tensor, "cpu", cpu
+    yield Tensor, "type_as", type_as
+    for name in ("new", "new_tensor"):  # of numbers: no argument of their operators is the tensor
+        yield Tensor, name, without(gpus, _next_to_itself(getattr(Tensor, name)), "pin_memory")
     # Tensor.is_cuda stays False: libraries choose the kernels of GPUs by it.
     yield Tensor, "device", property(device)
     yield Tensor, "get_device", get_device
     yield Tensor, "pin_memory", lambda self, device=None: self
     yield Tensor, "record_stream", lambda self, stream: None
+
+
+def _next_to_itself(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(make)
+    def call(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        meter = meter_of_gpu()
+        with placing(True if kwargs.get("device") is None and meter is not None and meter.holds(self) else None):
+            return make(self, *args, **kwargs)
+
+    return call
 
 
 def _of_modules(gpus: Gpus) -> Iterator[Replacement]:

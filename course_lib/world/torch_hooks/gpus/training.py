@@ -9,6 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import autocast_mode
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.distributed import _state_dict_utils
+from torch.distributed.checkpoint import staging
 from torch.distributed.tensor import DTensor
 from torch.jit import _builtins
 from torch.optim import Optimizer
@@ -17,12 +20,16 @@ from torch.utils.data import DataLoader
 
 from ....parallel.collectives import Group, all_gather
 from ..patching import Replacement
-from .devices import Gpus, meter_of_gpu, placing, put, without
+from .devices import Gpus, by_torch, meter_of_gpu, placing, put, without
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
     yield from _of_mixed_precision(gpus)
     yield from _of_states(gpus)
+    yield save_on_cpu, "__init__", _save_on_cpu
+    yield _state_dict_utils, "_iterate_state_dict", _offloading(_state_dict_utils._iterate_state_dict)
+    for module in (_state_dict_utils, staging):
+        yield module, "_create_cpu_state_dict", _on_the_host(_state_dict_utils._create_cpu_state_dict)
     yield DataLoader, "__init__", without(gpus, DataLoader.__init__, "pin_memory", "pin_memory_device")
     # There is no code of CUDA to compile.
     yield torch, "compile", lambda model=None, **kwargs: model if model is not None else (lambda model: model)
@@ -75,9 +82,44 @@ def _of_states(gpus: Gpus) -> Iterator[Replacement]:
                 tensors = {name: value for name, value in state.items() if isinstance(value, Tensor) and name != "step"}
                 state.update({name: put(value) for name, value in tensors.items()})
 
+    def storage_on_gpu(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        if by_torch() or not self.nbytes():
+            return self
+        return put(torch.empty(0, dtype=torch.uint8).set_(self)).untyped_storage()
+
     yield torch, "load", load_here
-    yield torch.UntypedStorage, "cuda", lambda self, device=None, non_blocking=False: self
+    yield torch.UntypedStorage, "cuda", storage_on_gpu
     yield Optimizer, "load_state_dict", load_state_dict
+
+
+def _save_on_cpu(self: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
+    """Keep saved tensors on the host. Torch's own hooks make pinned memory without a device, and read the devices of
+    tensors, which are the CPU for torch."""
+
+    def pack(tensor: Tensor) -> tuple[bool, Tensor]:
+        meter = meter_of_gpu()
+        on_gpu = meter is not None and meter.holds(tensor)
+        return on_gpu, put(tensor, False) if on_gpu else tensor
+
+    saved_tensors_hooks.__init__(self, pack, lambda packed: put(packed[1]) if packed[0] else packed[1])
+
+
+def _offloading(iterate: Any) -> Any:
+    def iterate_state_dict(*args: Any, **kwargs: Any) -> Any:
+        """Copy each tensor of a state dict to the host if `cpu_offload` is set. For torch, it is there already."""
+        result = iterate(*args, **kwargs)
+        offloads = kwargs.get("cpu_offload") and kwargs.get("companion_obj") is None
+        return put(result, False) if offloads and isinstance(result, Tensor) else result
+
+    return iterate_state_dict
+
+
+def _on_the_host(make: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with placing(False):
+            return make(*args, **kwargs)
+
+    return call
 
 
 def _synchronized(self: Any, x: Tensor) -> Tensor:
