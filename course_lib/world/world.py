@@ -116,9 +116,8 @@ class World:
 
         `torch.distributed` is ready inside `fn`: the default group holds all ranks. Every rank works on its own copy of
         `fn`, of the arguments and of the notebook's variables that it reads, as separate processes would; so return the
-        results that you need. Simulated ranks share the variables of imported modules, and the attributes of classes.
-        Each printed line is shown with its rank: after the run, or as it comes if the run takes more than five seconds
-        or ranks are processes.
+        results that you need. Simulated ranks share the variables of imported modules. Each printed line is shown with
+        its rank: after the run, or as it comes if the run takes more than five seconds or ranks are processes.
 
         Returns:
             A `Run`, with what each rank returned. A run that is very likely wrong also warns: a `CourseWarning` for
