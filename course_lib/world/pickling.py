@@ -13,7 +13,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
@@ -182,7 +182,7 @@ cloudpickle.cloudpickle._find_imported_submodules = _submodules
 def _arguments_of_class(cls: type, original: Callable[[type], Any] = cloudpickle.cloudpickle._class_getnewargs) -> Any:
     """Return what cloudpickle makes a copy of `cls` from, with its `__slots__`, which cloudpickle 3.1 leaves out."""
     arguments = original(cls)
-    if "__slots__" in vars(cls):
+    if "__slots__" in vars(cls) and NamedTuple not in arguments[2]:  # which makes them itself
         arguments[3]["__slots__"] = vars(cls)["__slots__"]
     return arguments
 

@@ -1,6 +1,7 @@
 """What a notebook's function uses reaches every rank: a copy of it, or the same module and operator of torch."""
 
 import functools
+import typing
 
 import torch
 import torch.backends.cudnn as cudnn
@@ -86,3 +87,16 @@ def test_generators_and_the_limits_of_a_dtype(local_world) -> None:
 
     assert list(local_world(2).run(program)) == [(expected, limits.max)] * 2
     assert World(2, backend="dryrun").run(program)[0] == (None, limits.max)
+
+
+def test_a_named_tuple_of_the_notebook(local_world) -> None:
+    class Point(typing.NamedTuple):
+        x: int
+        y: int = 3
+
+        def total(self):
+            return self.x + self.y
+
+    assert list(local_world(2).run(lambda: (Point(rank()).total(), Point(1)._asdict()))) == [
+        (3 + r, {"x": 1, "y": 3}) for r in range(2)
+    ]
