@@ -13,6 +13,7 @@ from ...meter import stand_ins, watched_steps
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
 from . import own_modules, rank_state
+from .main import main_of_notebook
 from .stopping import without_stopped
 
 _one_run = threading.Lock()
@@ -46,6 +47,7 @@ def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterato
         replaced(rank_state.replacements()),
         replaced(own_modules.caches()),
         interposer.rank_threads(),
+        main_of_notebook(),
         replaced(backends_own),
         meters_informed() if measure else nullcontext(),
     ):
