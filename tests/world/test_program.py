@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from course_lib import CourseError, CourseWarning, RankError, World
 from course_lib.world import Program, Run
-from course_lib.world.program.main import is_main, main_of_ranks
 from course_lib.world.program.shared_memory import packed
 from course_lib.world.rank_threads import printing
+from course_lib.world.rank_threads.main import is_main, main_of_ranks
 from course_lib.world.torch_hooks import interposer
 
 Start = Callable[..., Run]

@@ -21,7 +21,7 @@ from ..collectives.fault import State
 from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
 from ..errors.rank_error import Kept
-from ..pickling import shortened
+from ..pickling import FunctionCall, KernelUnpickler, shortened
 from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
@@ -30,7 +30,7 @@ from ..run import Order, Run
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement
 from .fake_patches import replacements
-from .fake_tensors import WithoutNumbers, fake_copy
+from .fake_tensors import FakeUnpickler, WithoutNumbers
 
 
 class DryRun:
@@ -96,11 +96,13 @@ class DryRank(RankThread):
         self._mode.forget(tensors)
         return private.completed(operator, arguments)
 
-    def call_copy(self) -> None:
-        call = fake_copy(self._packed, self._mode, self._made)
+    def unpickler(self, packed: bytes) -> KernelUnpickler:
+        return FakeUnpickler(packed, self._mode, self._made)
+
+    def returned(self, call: FunctionCall) -> Any:
         with self._mode:
-            result = self.in_learners_code(*call)
-        self.result = private.without_mode(result)
+            result = super().returned(call)
+        return private.without_mode(result)
 
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:

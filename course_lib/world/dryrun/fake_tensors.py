@@ -5,8 +5,6 @@ stay known: `torch.tensor(3.0).item()` is 3.0. So does the order in which a samp
 unknown value, or a shape that depends on one, raises `NoNumbers`.
 """
 
-import io
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from ...errors import CourseError
 from ...meter import current, tensors_in, watched_again
-from ..pickling import FunctionCall
+from ..pickling import KernelUnpickler
 from ..torch_hooks.dispatch import collective_kernel
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
@@ -107,17 +105,18 @@ def _is_small_integer(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= KNOWN_NUMEL
 
 
-def fake_copy(packed: bytes, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> FunctionCall:
-    """Return a copy of a packed call whose tensors are fake. Make each with `mode`, and call `made` with it."""
+class FakeUnpickler(KernelUnpickler):
+    """An unpickler for a dry run's rank, whose tensors are fake. It makes each with `mode`, and calls `made` with
+    it."""
 
-    def rebuild(*args: Any) -> Tensor:
-        fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
-        made(fake)
+    def __init__(self, packed: bytes, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> None:
+        super().__init__(packed, own_classes=True)
+        self._mode, self._tensor_made = mode, made
+
+    def find_class(self, module: str, name: str) -> Any:
+        return self._rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
+
+    def _rebuild(self, *args: Any) -> Tensor:
+        fake = self._mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
+        self._tensor_made(fake)
         return fake
-
-    class FakeUnpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
-
-    call: FunctionCall = FakeUnpickler(io.BytesIO(packed)).load()
-    return call

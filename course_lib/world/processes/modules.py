@@ -14,7 +14,7 @@ from typing import Any
 
 from ...meter import is_learners_file
 from ..learner_code import file_of
-from ..pickling import FunctionCall
+from ..pickling import FunctionCall, main_with
 
 
 class FreshImports:
@@ -74,8 +74,4 @@ def unpack_with_main(packed: bytes) -> tuple[FunctionCall, ModuleType]:
     and functions of the notebook among them."""
     unpickler = _Unpickler(packed)
     call: FunctionCall = unpickler.load()
-    main = ModuleType("__main__")
-    for one in reversed(unpickler.made):  # of a decorated function, the outer one comes first, and counts
-        if one.__module__ == "__main__":
-            setattr(main, one.__qualname__, one)  # the name of a method has a dot, and finds nothing
-    return call, main
+    return call, main_with(unpickler.made, {})

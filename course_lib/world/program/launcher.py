@@ -31,14 +31,14 @@ from torch.distributed import distributed_c10d as c10d
 from ...errors import CourseError
 from ...meter import is_learners
 from ..errors.rank_error import RankError
-from ..pickling import FunctionCall
+from ..pickling import FunctionCall, KernelUnpickler
 from ..processes.modules import unpack_with_main
+from ..rank_threads.main import is_main, unpack_on_rank
 from ..rank_threads.rank_state import rank_variables
 from ..run import Run
 from ..torch_hooks import default_group, interposer
 from ..torch_hooks.patching import Replacement, replaced
-from .main import is_main
-from .program import Program
+from .program import Program, is_thread
 from .shared_memory import packed
 
 _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
@@ -88,7 +88,8 @@ class _Started:
             else:
                 for (_, set_state), state in zip(_RANDOM, self.random_states, strict=True):
                     set_state(state)
-                (fn, args, kwargs), main = unpack_with_main(call)
+                own = KernelUnpickler(call, own_classes=True)
+                (fn, args, kwargs), main = unpack_on_rank(own) if is_thread() else unpack_with_main(call)
                 with is_main(main):
                     fn(*numbers, *args, **kwargs)
         return rank.value

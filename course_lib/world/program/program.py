@@ -29,9 +29,9 @@ from ...errors import CourseError
 from ...meter import is_learners
 from ..error_report import ErrorReport
 from ..learner_code import file_of
+from ..rank_threads.main import is_main
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
-from .main import is_main
 
 _STARTERS = re.compile(
     r"(?!psutil\.)((\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher|elastic_launch)|.*\.Process)"
@@ -145,7 +145,7 @@ class Program:
         dist.destroy_process_group()
         os.environ.update(variables)
         sys.argv[:] = [self.path, *self.arguments]  # in place: threads share the list
-        with nullcontext() if _is_thread() else self._own_process():
+        with nullcontext() if is_thread() else self._own_process():
             rank: Any = interposer.current()
             try:
                 yield
@@ -200,7 +200,7 @@ class Program:
         with ExitStack() as end:
 
             def at_end(function: Any, *args: Any, **kwargs: Any) -> Any:
-                if _is_thread() or not is_learners(sys._getframe(1).f_code):
+                if is_thread() or not is_learners(sys._getframe(1).f_code):
                     return register(function, *args, **kwargs)
                 calls.append(call := partial(function, *args, **kwargs))
                 end.callback(called, call)
@@ -251,7 +251,7 @@ def _read(path: str) -> bytes:
         ) from None
 
 
-def _is_thread() -> bool:
+def is_thread() -> bool:
     """Return whether the calling rank is a thread, and shares modules and arguments with others."""
     return threading.current_thread() is not threading.main_thread()
 

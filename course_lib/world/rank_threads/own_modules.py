@@ -23,13 +23,15 @@ from ..torch_hooks.patching import Replacement
 def _modules() -> tuple[ModuleType, ...]:
     """Return the modules of the learner. The notebook is not one of them: its functions are copied."""
     modules = sys.modules.copy()
+    for main in ("__main__", "__mp_main__"):
+        modules.pop(main, None)
     return _learners(tuple(modules), tuple(map(id, modules.values())))
 
 
 @functools.lru_cache(maxsize=1)  # each run asks twice, and looking at the modules of torch and Jupyter takes 1 ms
 def _learners(names: tuple[str, ...], ids: tuple[int, ...]) -> tuple[ModuleType, ...]:
     """Return the modules of the learner among the imported ones, which have these names and are these objects."""
-    plain = [sys.modules[name] for name in names if name != "__main__" and type(sys.modules.get(name)) is ModuleType]
+    plain = [sys.modules[name] for name in names if type(sys.modules.get(name)) is ModuleType]
     return tuple(one for one in plain if (file := vars(one).get("__file__")) and is_learners_file(file))
 
 

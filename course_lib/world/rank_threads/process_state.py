@@ -14,6 +14,7 @@ from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
 from . import own_modules, rank_state
 from .interrupts import one_run
+from .main import main_of_notebook
 from .stopping import without_stopped
 
 _one_run = threading.RLock()
@@ -47,6 +48,7 @@ def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterato
         replaced(rank_state.replacements()),
         replaced(own_modules.caches()),
         interposer.rank_threads(),
+        main_of_notebook(),
         replaced(backends_own),
         meters_informed() if measure else nullcontext(),
     ):

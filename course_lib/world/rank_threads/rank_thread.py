@@ -14,9 +14,10 @@ from ...meter import MemoryMeter, MemoryReport
 from ..collectives.fault import Leaving, leaving
 from ..collectives.rank import InterposedRank
 from ..error_report import ErrorReport
-from ..pickling import unpack_call
+from ..pickling import FunctionCall, KernelUnpickler, with_kernels_classes
 from ..torch_hooks import interposer, loss_parallel, private
 from .coordinator import ThreadCoordinator
+from .main import is_main, unpack_on_rank
 from .process_state import collect_garbage
 from .rank_state import RankState
 from .stopping import Stoppable
@@ -47,7 +48,7 @@ class RankThread(Stoppable, InterposedRank):
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
         self.generator = self.rank_state.torch
-        self.result: Any = None
+        self._result: Any = None
         self.raised: ErrorReport | None = None
         self.finish = threading.Event()
         self._groups = interposer.no_groups()
@@ -61,10 +62,23 @@ class RankThread(Stoppable, InterposedRank):
         """Return the rank's memory; None if not measured, or if the rank was left behind and still changes it."""
         return None if self.meter is None or self.is_alive() else self.meter.report()
 
+    @property
+    def result(self) -> Any:
+        """Return what the rank returned, for the kernel."""
+        return with_kernels_classes(self._result)
+
     # -- what kinds of ranks do differently --------------------------------------------------------------------------
 
     def call_copy(self) -> None:
-        self.result = self.in_learners_code(*unpack_call(self._packed))
+        call, main = unpack_on_rank(self.unpickler(self._packed))
+        with is_main(main):
+            self._result = self.returned(call)
+
+    def unpickler(self, packed: bytes) -> KernelUnpickler:
+        return KernelUnpickler(packed, own_classes=True)
+
+    def returned(self, call: FunctionCall) -> Any:
+        return self.in_learners_code(*call)
 
     def leave_groups(self) -> None:
         """Close the rank's groups, when all ranks have left the learner's function: see `supervisor`."""

@@ -133,6 +133,7 @@ def _close_groups(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -
     while any(rank.delivering for rank in ranks) and time.monotonic() < deadline:
         time.sleep(1e-4)
     private.forget_running_ddp()
+    private.forget_wrappers()
     with coordinator.changed:
         left = [rank for rank in ranks if coordinator.states[rank.rank] in (State.RETURNED, State.RAISED)]
         for rank in ranks:

@@ -114,6 +114,19 @@ def forget_running_ddp() -> None:
     DistributedDataParallel._active_ddp_module = None
 
 
+def forget_wrappers() -> None:
+    """Empty the tables of the classes that `fully_shard` and `replicate` have derived from others. They would keep the
+    classes of ranks, and with them all that their methods read."""
+    for name, table in _WRAPPERS.items():
+        getattr(sys.modules.get(name), table, {}).clear()
+
+
+_WRAPPERS = {
+    "torch.distributed.fsdp._fully_shard._fully_shard": "cls_to_fsdp_cls",
+    "torch.distributed._composable.replicate_with_fsdp": "cls_to_replicate_cls",
+}
+
+
 def stop_timing_fsdp() -> None:
     """Turn off the timers of FSDP1, if it is imported: it refuses to start one twice in a process, and ranks that are
     threads save at the same time. Importing it here would take half a second."""

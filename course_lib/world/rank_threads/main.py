@@ -5,38 +5,60 @@ import functools
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
+from ..pickling import FunctionCall, KernelUnpickler, main_with
 from ..torch_hooks import interposer
 
 
 class _MainOfRanks(ModuleType):
-    """The `__main__` of a process whose threads are ranks: each thread finds its own."""
+    """The `__main__` of a process whose threads are ranks: each of these finds its own, other threads the `shared`."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, shared: ModuleType) -> None:
+        super().__init__("__main__")
         super().__setattr__("_own", threading.local())
+        super().__setattr__("_shared", shared)
 
     def __getattribute__(self, name: str) -> Any:
-        own = super().__getattribute__("_own")
-        return getattr(own.main, name) if hasattr(own, "main") else super().__getattribute__(name)
+        return getattr(_of_this_thread(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = super().__getattribute__("_own")
-        setattr(own.main, name, value) if hasattr(own, "main") else super().__setattr__(name, value)
+        setattr(_of_this_thread(self), name, value)
 
     def __delattr__(self, name: str) -> None:
-        own = super().__getattribute__("_own")
-        delattr(own.main, name) if hasattr(own, "main") else super().__delattr__(name)
+        delattr(_of_this_thread(self), name)
+
+
+def _own(main: _MainOfRanks) -> Any:
+    return object.__getattribute__(main, "_own")
+
+
+def _of_this_thread(main: _MainOfRanks) -> ModuleType:
+    found: ModuleType = getattr(_own(main), "main", None) or object.__getattribute__(main, "_shared")
+    return found
 
 
 @contextmanager
 def main_of_ranks() -> Iterator[None]:
     """Give each thread that is a rank its own `__main__` and its own `builtins.print` inside the block."""
-    with is_main(_MainOfRanks("__main__")), _print_of_ranks():
+    with is_main(_MainOfRanks(ModuleType("__main__"))), _print_of_ranks():
         yield
+
+
+@contextmanager
+def main_of_notebook() -> Iterator[None]:
+    """Give each thread that is a rank its own `__main__` inside the block, if it has none yet."""
+    shared = sys.modules["__main__"]
+    with nullcontext() if isinstance(shared, _MainOfRanks) else is_main(_MainOfRanks(shared)):
+        yield
+
+
+def unpack_on_rank(unpickler: KernelUnpickler) -> tuple[FunctionCall, ModuleType]:
+    """Return a copy of a call for a rank that is a thread, with classes of its own, and the rank's `__main__`."""
+    call: FunctionCall = unpickler.load()
+    return call, main_with(unpickler.made, vars(sys.modules["__main__"]))
 
 
 @contextmanager
@@ -73,7 +95,7 @@ def is_main(main: ModuleType) -> Iterator[None]:
     """Let pickle and others find `main` inside the block; if threads are ranks, only from the calling thread."""
     shared = sys.modules["__main__"]
     if isinstance(shared, _MainOfRanks) and interposer.current() is not None:
-        own = shared._own.__dict__  # this thread's: at Python's exit, the main thread ends the block of a late rank
+        own = _own(shared).__dict__  # this thread's: at Python's exit, the main thread ends the block of a late rank
         own["main"] = main
         try:
             yield

@@ -1,0 +1,209 @@
+"""Each rank has its own classes, as it has its own variables. What it returns is of the notebook's classes."""
+
+import collections
+import gc
+import sys
+
+import pytest
+
+from course_lib import World
+
+CELLS = """
+import collections, dataclasses, enum, functools, typing
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+SCALE = 1
+
+class Count:
+    n, items = 0, []
+
+    @classmethod
+    def up(cls):
+        cls.n += 1
+        return cls.n
+
+class Base:
+    made = 0
+    def __init__(self):
+        Base.made += 1
+
+class Sub(Base):
+    other: "Sub"
+    def __init__(self):
+        super().__init__()
+        Sub.other = self
+
+class Net(nn.Module):
+    calls = 0
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+    def forward(self, x):
+        Net.calls += 1
+        return self.layer(x)
+    def scaled(self):
+        return SCALE
+
+class Double(torch.autograd.Function):
+    calls = []
+    @staticmethod
+    def forward(ctx, x):
+        Double.calls.append(dist.get_rank())
+        return 2 * x
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    value: int
+    seen: typing.ClassVar[list] = []
+
+class Point(typing.NamedTuple):
+    x: int
+
+class Mode(enum.Enum):
+    A = 1
+    def scaled(self):
+        return SCALE
+
+class Wrong(Exception):
+    def __init__(self, first, second):
+        super().__init__(f"{first} {second}")
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    value: int
+
+def counts():
+    Count.n += 1
+    Count.items.append(dist.get_rank())
+    dist.barrier()
+    return Count.n, Count.items, Count.up()
+
+def inherits():
+    objects = [Sub(), Sub()]
+    dist.barrier()
+    return Base.made, Sub.other is objects[1]
+
+def calls():
+    net, x = Net(), torch.ones(1, 2, requires_grad=True)
+    Double.apply(net(net(x))).sum().backward()
+    dist.barrier()
+    return Net.calls, Double.calls
+
+def uses():
+    Config.seen.append(dist.get_rank())
+    dist.barrier()
+    try:
+        raise Wrong(1, 2)
+    except Wrong as error:
+        text = str(error)
+    fields = [field.name for field in dataclasses.fields(Config)]
+    return Config.seen, Config(1) == Config(1), Mode(1) is Mode.A, text, fields
+
+def returns():
+    rank = dist.get_rank()
+    points = collections.deque([(Point(rank),)])
+    objects = {"config": Config(rank), "points": points, "mode": Mode.A, "slotted": Slotted(3)}
+    return objects, nn.Sequential(Net()), functools.partial(print, Sub())
+
+def catches():
+    try:
+        raise Wrong(1, dist.get_rank())
+    except Wrong as error:
+        return error
+
+def shards():
+    return fully_shard(Net())
+
+def scaled():
+    return Net().scaled(), Mode.A.scaled()
+"""
+
+
+@pytest.fixture
+def cells():
+    """The variables of the cells above, in the `__main__` of this process."""
+    variables = vars(sys.modules["__main__"])
+    before = dict(variables)
+    exec(compile(CELLS, "<cell>", "exec"), variables)
+    yield variables
+    variables.clear()
+    variables.update(before)
+
+
+@pytest.mark.parametrize(
+    ("program", "right"),
+    [
+        ("counts", [(1, [r], 2) for r in range(3)]),
+        ("inherits", [(2, True)] * 3),
+        ("calls", [(2, [r]) for r in range(3)]),
+        ("uses", [([r], True, True, "1 2", ["value"]) for r in range(3)]),
+    ],
+)
+def test_each_rank_sets_its_own_attributes_of_a_class(local_world, cells, program, right) -> None:
+    world = local_world(3)
+    for _ in range(2):
+        assert list(world.run(cells[program])) == right
+    count = cells["Count"]
+    assert (count.n, count.items, cells["Base"].made, cells["Net"].calls) == (0, [], 0, 0)
+    assert cells["Double"].calls == cells["Config"].seen == []
+
+
+def test_a_result_is_of_the_notebooks_classes(local_world, cells) -> None:
+    world = local_world(2)
+    for rank, (objects, model, call) in enumerate(world.run(cells["returns"])):
+        assert objects == {
+            "config": cells["Config"](rank),
+            "points": collections.deque([(cells["Point"](rank),)]),
+            "mode": cells["Mode"].A,
+            "slotted": cells["Slotted"](3),
+        }
+        assert objects["mode"] is cells["Mode"].A
+        assert type(objects["points"][0][0]) is cells["Point"]
+        assert isinstance(model[0], cells["Net"])
+        assert isinstance(call.args[0], cells["Base"])
+
+
+def test_an_exception_that_a_simulated_rank_returned_can_be_caught_by_its_class(cells) -> None:
+    error = World(2).run(cells["catches"])[1]
+    with pytest.raises(cells["Wrong"], match="1 1"):
+        raise error
+
+
+def test_a_sharded_model_that_a_simulated_rank_returned_is_of_the_notebooks_class(cells) -> None:
+    assert all(isinstance(model, cells["Net"]) for model in World(2).run(cells["shards"]))
+
+
+def test_methods_read_a_variable_that_the_notebook_has_set_since_a_run(local_world, cells) -> None:
+    world = local_world(2)
+    world.run(cells["returns"])
+    cells["SCALE"] = 5
+    assert cells["Net"]().scaled() == cells["Mode"].A.scaled() == 5
+    assert [scales[0] for scales in world.run(cells["scaled"])] == [5, 5]
+
+
+def test_an_object_of_an_earlier_run_can_be_passed_to_the_next(local_world, cells) -> None:
+    def program(config, kind):
+        return type(config) is kind, config == kind(1)
+
+    world = local_world(2)
+    config = world.run(cells["returns"])[1][0]["config"]
+    assert list(world.run(program, config, cells["Config"])) == [(True, True)] * 2
+
+
+@pytest.mark.parametrize("program", ["counts", "returns", "shards"])
+def test_nothing_of_a_ranks_classes_stays_after_a_simulated_run(cells, program) -> None:
+    def classes():
+        gc.collect()
+        return sum(issubclass(type(one), type) and one.__module__ == "__main__" for one in gc.get_objects())
+
+    world = World(2)
+    world.run(cells[program])
+    before = classes()
+    for _ in range(3):
+        world.run(cells[program])
+    assert classes() == before
