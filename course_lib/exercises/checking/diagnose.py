@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
+import functools
 import inspect
 import keyword
 import re
@@ -96,7 +97,11 @@ def contradicted(mistake: Mistake, solution: Solution, reference: Solution) -> b
 
     Then the solution behaves like the mistake for a different reason. All names of variables count as the same name.
     """
-    yours, made = (_nameless(_words(one), one) for one in (solution, mistake.solution))
+    return _contradicted(mistake, _nameless(_words(solution), solution), reference)
+
+
+def _contradicted(mistake: Mistake, yours: str, reference: Solution) -> bool:
+    made = _nameless(_words_of_ours(mistake.solution), mistake.solution)
     changed = [old for old in mistake.edits if not _contains(made, old, reference)]
     return bool(changed) and all(_contains(yours, old, reference) for old in changed)
 
@@ -112,10 +117,12 @@ def _by_source(mistakes: Sequence[Mistake], solution: Solution, reference: Solut
     Those that the source contradicts are the last.
     """
     yours = _words(solution)
+    text = _nameless(yours, solution)
+    matcher = difflib.SequenceMatcher(None, b=yours, autojunk=False)
 
     def distance(mistake: Mistake) -> tuple[bool, float]:
-        likeness = difflib.SequenceMatcher(None, _words(mistake.solution), yours, autojunk=False).ratio()
-        return contradicted(mistake, solution, reference), -likeness
+        matcher.set_seq1(_words_of_ours(mistake.solution))
+        return _contradicted(mistake, text, reference), -matcher.ratio()
 
     return sorted(mistakes, key=distance) if yours else list(mistakes)
 
@@ -125,6 +132,10 @@ def _words(solution: Solution) -> list[str]:
         return _tokens(inspect.getsource(solution))
     except (OSError, TypeError):
         return []
+
+
+_words_of_ours = functools.lru_cache(maxsize=512)(_words)
+"""Of the course's own solutions, which stay the same: Python takes a millisecond to find where a source ends."""
 
 
 def _tokens(text: str) -> list[str]:
