@@ -3,7 +3,7 @@
 from .collectives.call import Call
 from .collectives.fault import RankReport
 from .errors.rank_error import RankError, quoted
-from .pickling import pack_call, unpack_call
+from .pickling.calls import pack_call, unpack_call
 from .program import Program
 from .rank_threads.interrupts import put_off
 from .run import Run

@@ -14,7 +14,7 @@ from .errors.layout import Layout, layout
 from .errors.rank_error import Kept
 from .errors.reported import About, report_of
 from .errors.warnings import drift_warnings, not_finite_warnings, open_groups, shared_variables, unwaited
-from .pickling import shortened
+from .pickling.calls import shortened
 from .rank_threads.printing import Lines
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Order:
     """What a backend is asked to run.
 
     Attributes:
-        packed: the function and its arguments, of which each rank gets a copy; see `pickling.unpack_call`.
+        packed: the function and its arguments, of which each rank gets a copy; see `pickling.calls.unpack_call`.
         timeout: seconds after which ranks are stopped.
         size_of: maps the bytes that a tensor needs to the bytes that the allocator gives; None: memory is not measured.
             Other processes look it up by name.

@@ -17,7 +17,7 @@ from ..meter import ALLOCATORS, gpu_bytes, is_learners
 from .backends import chosen
 from .errors.rank_error import RankError
 from .errors.reported import About
-from .pickling import check_call, pack_call
+from .pickling.calls import check_call, pack_call
 from .program import Program, launch, main_of_ranks
 from .rank_threads.interrupts import put_off
 from .rank_threads.printing import FoldedLines, Lines

@@ -21,7 +21,8 @@ from ..collectives.fault import State
 from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
 from ..errors.rank_error import Kept
-from ..pickling import FunctionCall, KernelUnpickler, shortened
+from ..pickling.calls import FunctionCall, shortened
+from ..pickling.kernel_classes import KernelUnpickler
 from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread

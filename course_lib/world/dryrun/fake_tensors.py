@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import CourseError
 from ...meter import current, tensors_in, watched_again
-from ..pickling import KernelUnpickler
+from ..pickling.kernel_classes import KernelUnpickler
 from ..torch_hooks.dispatch import collective_kernel
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 

@@ -9,7 +9,7 @@ from ...errors import CourseError
 from ...meter import gpu_bytes
 from ..errors.message import error_of
 from ..errors.rank_error import Kept
-from ..pickling import unpack_result
+from ..pickling.results import unpack_result
 from ..rank_threads.interrupts import one_run
 from ..run import Order, Run
 from .placement import Machine, Place, evenly

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...meter import is_learners_file
 from ..learner_code import file_of
-from ..pickling import FunctionCall, main_with
+from ..pickling.calls import FunctionCall, main_with
 
 
 class FreshImports:

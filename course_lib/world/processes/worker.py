@@ -28,10 +28,10 @@ import torch
 import torch.distributed as dist
 
 from ...meter import MemoryMeter
-from .. import pickling
 from ..collectives.fault import Stopped, leaving
 from ..error_report import ErrorReport
 from ..learner_code import importing
+from ..pickling.results import pack_result
 from ..rank_threads.process_state import meters_informed
 from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import must_finish, without_stopped
@@ -141,7 +141,7 @@ class Worker:
             raised=None if error is None or rank.stopping else ErrorReport.of(error),
             raised_in_thread=rank.threads.raised,
             exited_at=rank.exited_at,
-            result=pickling.pack_result(rank.rank, value),
+            result=pack_result(rank.rank, value),
             calls=rank.recorder.calls,
             span=rank.span,
             memory=None if rank.meter is None else rank.meter.report(),

@@ -31,7 +31,8 @@ from torch.distributed import distributed_c10d as c10d
 from ...errors import CourseError
 from ...meter import is_learners
 from ..errors.rank_error import RankError
-from ..pickling import FunctionCall, KernelUnpickler
+from ..pickling.calls import FunctionCall
+from ..pickling.kernel_classes import KernelUnpickler
 from ..processes.modules import unpack_with_main
 from ..rank_threads.main import is_main, unpack_on_rank
 from ..rank_threads.rank_state import rank_variables

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch.storage import TypedStorage
 
-from ..pickling import FunctionCall, Pickler
+from ..pickling.calls import FunctionCall
+from ..pickling.pickler import Pickler
 from ..torch_hooks.private import fake_mode
 
 

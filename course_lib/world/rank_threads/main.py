@@ -9,7 +9,8 @@ from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
-from ..pickling import FunctionCall, KernelUnpickler, main_with
+from ..pickling.calls import FunctionCall, main_with
+from ..pickling.kernel_classes import KernelUnpickler
 from ..torch_hooks import interposer
 
 

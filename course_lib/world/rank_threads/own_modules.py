@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ...meter import is_learners_file
-from ..pickling import CachedFunction, with_empty_cache
+from ..pickling.pickler import CachedFunction, with_empty_cache
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
 

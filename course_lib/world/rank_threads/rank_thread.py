@@ -14,7 +14,8 @@ from ...meter import MemoryMeter, MemoryReport
 from ..collectives.fault import Leaving, leaving
 from ..collectives.rank import InterposedRank
 from ..error_report import ErrorReport
-from ..pickling import FunctionCall, KernelUnpickler, with_kernels_classes
+from ..pickling.calls import FunctionCall
+from ..pickling.kernel_classes import KernelUnpickler, with_kernels_classes
 from ..torch_hooks import interposer, loss_parallel, private
 from .coordinator import ThreadCoordinator
 from .main import is_main, unpack_on_rank
