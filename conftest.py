@@ -49,12 +49,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give each file its own COURSE_HOME, so that tests do not share progress.
 
     Keep a worker, and the kernels that it starts, on one core: ranks that are threads take turns with Python's lock,
-    which costs up to a fifth more if they are on different cores. Tests of worlds and on GPUs have all cores.
+    which costs up to a fifth more if they are on different cores. Ranks that are processes have all cores.
     """
     os.environ["COURSE_HOME"] = str(item.config.stash[HOMES] / item.path.relative_to(item.config.rootpath))
     if sys.platform == "linux" and WORKER:
-        need_all = item.nodeid.startswith("tests/world/") or item.get_closest_marker("gpu")
-        os.sched_setaffinity(0, CORES if need_all else {CORES[int(WORKER) % len(CORES)]})
+        processes = item.nodeid.startswith("tests/world/") and "[simulated" not in item.nodeid
+        all_cores = processes or item.get_closest_marker("gpu")
+        os.sched_setaffinity(0, CORES if all_cores else {CORES[int(WORKER) % len(CORES)]})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -45,6 +45,6 @@ def test_an_answer_is_judged_and_no_mistake_is_named_that_is_not_in_it(
     monkeypatch.setattr(check, "diagnose", spied)
     verdict = exercise.check(made(name, code))
 
-    assert (verdict.status == "passed") == (kind == "right"), verdict
+    assert (verdict.status == "passed") == (kind == "right"), str(verdict)
     guessed = {id for one in named if one and one not in exercise.mistakes for id in one.id.split(" + ")}
-    assert guessed <= set(",".join(ids).split(",")), verdict
+    assert guessed <= set(",".join(ids).split(",")), str(verdict)
