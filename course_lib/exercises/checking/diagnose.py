@@ -13,14 +13,15 @@ is a fault whose text is still in the source and that, alone, makes the first wr
 from __future__ import annotations
 
 import builtins
-import difflib
 import functools
 import inspect
 import keyword
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -31,7 +32,7 @@ from .cases import Runs
 from .observe import Observation, Trial
 from .plain import same
 
-SECONDS = 0.6
+SECONDS = 0.4
 """CPU time for pairs of mistakes, which are many. What ran before stays known, so the next check goes further."""
 
 
@@ -114,17 +115,16 @@ def _contains(source: str, text: str, reference: Solution) -> bool:
 def _by_source(mistakes: Sequence[Mistake], solution: Solution, reference: Solution) -> list[Mistake]:
     """Return the mistakes, the one with the most similar source first; in their order if the source is unknown.
 
-    Those that the source contradicts are the last.
+    Sources are similar if many neighbouring words are the same. Those that the source contradicts are the last.
     """
-    yours = _words(solution)
-    text = _nameless(yours, solution)
-    matcher = difflib.SequenceMatcher(None, b=yours, autojunk=False)
+    words = _words(solution)
+    text, yours = _nameless(words, solution), Counter(pairwise(words))
 
     def distance(mistake: Mistake) -> tuple[bool, float]:
-        matcher.set_seq1(_words_of_ours(mistake.solution))
-        return _contradicted(mistake, text, reference), -matcher.ratio()
+        made = Counter(pairwise(_words_of_ours(mistake.solution)))
+        return _contradicted(mistake, text, reference), -(made & yours).total() / max((made | yours).total(), 1)
 
-    return sorted(mistakes, key=distance) if yours else list(mistakes)
+    return sorted(mistakes, key=distance) if words else list(mistakes)
 
 
 def _words(solution: Solution) -> list[str]:
