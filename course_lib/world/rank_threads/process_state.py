@@ -1,9 +1,9 @@
 """The process state while threads of this process are ranks, in a simulated world or a dry run."""
 
 import gc
+import itertools
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -19,6 +19,11 @@ from .stopping import without_stopped
 
 _one_run = threading.RLock()
 """Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
+
+RUNS_BETWEEN = 100
+"""Every so many runs, all garbage of the process is collected."""
+
+_runs = itertools.count(1)
 
 _one_collection = threading.Lock()
 """Held while garbage is collected: Python ignores a collection that a second thread begins meanwhile."""
@@ -89,28 +94,12 @@ def _only_new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make.
 
     A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`. What is
-    garbage only after that becomes old here, where Python rarely looks: see `_OldObjects`.
+    garbage only after that becomes old here, where Python rarely looks: hence a full collection every `RUNS_BETWEEN`.
     """
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
-        _old_objects.collect_at_times()
-
-
-class _OldObjects:
-    """Full collections: one after every 100 runs, but not for more than a twentieth of the time."""
-
-    def __init__(self) -> None:
-        self._runs, self._not_before = 0, 0.0
-
-    def collect_at_times(self) -> None:
-        begun, self._runs = time.monotonic(), self._runs + 1
-        if self._runs >= 100 and begun >= self._not_before:
+        if next(_runs) % RUNS_BETWEEN == 0:
             gc.collect()
-            ended = time.monotonic()
-            self._runs, self._not_before = 0, ended + 20 * (ended - begun)
-
-
-_old_objects = _OldObjects()
