@@ -1,11 +1,13 @@
 """The backends that keep the contract: what `World` promises holds on each of them."""
 
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -98,3 +100,14 @@ def interrupt(tmp_path):
         return caught.value
 
     return interrupt
+
+
+@pytest.fixture
+def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """The variables of the cells in a test file's `CELLS`, in the `__main__` of this process."""
+    variables = vars(sys.modules["__main__"])
+    before = dict(variables)
+    exec(compile(request.module.CELLS, "<cell>", "exec"), variables)
+    yield variables
+    variables.clear()
+    variables.update(before)

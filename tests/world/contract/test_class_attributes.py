@@ -2,7 +2,6 @@
 
 import collections
 import gc
-import sys
 
 import pytest
 
@@ -122,17 +121,6 @@ def shards():
 def scaled():
     return Net().scaled(), Mode.A.scaled()
 """
-
-
-@pytest.fixture
-def cells():
-    """The variables of the cells above, in the `__main__` of this process."""
-    variables = vars(sys.modules["__main__"])
-    before = dict(variables)
-    exec(compile(CELLS, "<cell>", "exec"), variables)
-    yield variables
-    variables.clear()
-    variables.update(before)
 
 
 @pytest.mark.parametrize(

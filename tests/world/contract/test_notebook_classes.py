@@ -57,17 +57,6 @@ def of_an_argument(config):
 """
 
 
-@pytest.fixture
-def cells(monkeypatch):
-    """The variables of the cells above, in the `__main__` of this process."""
-    variables = vars(sys.modules["__main__"])
-    before = dict(variables)
-    exec(compile(CELLS, "<cell>", "exec"), variables)
-    yield variables
-    variables.clear()
-    variables.update(before)
-
-
 @pytest.mark.parametrize(
     ("program", "right"),
     [
