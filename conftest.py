@@ -1,7 +1,6 @@
 """For every test and every notebook: pytest reads a conftest.py only for what stands below it."""
 
 import gc
-import importlib
 import os
 import re
 import signal
@@ -40,8 +39,6 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.enable()
     gc.set_threshold(700, 10, 100)  # full collections are rare: each looks at all tests of the suite, for 0.5 s
-    if WORKER:  # `make endurance` has none, and measures what runs leave
-        importlib.import_module("course_lib.world.rank_threads.process_state").RUNS_BETWEEN = 1000
     with tempfile.TemporaryDirectory() as homes:
         session.config.stash[HOMES] = Path(homes)
         return (yield)

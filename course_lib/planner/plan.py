@@ -5,7 +5,7 @@ a few vectors: see docs/limits.md. Peaks are formulas: `validate()` compares the
 that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from html import escape
@@ -17,6 +17,7 @@ from . import explain
 from .memory.activations import held_back
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
+from .spelling import SETTINGS
 from .timing import step
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
@@ -226,7 +227,7 @@ def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None
     if isinstance(count := given.get("trainable"), Real) and float(count) > 1:
         given["trainable"] = whole("trainable", count, most=described.params) / described.params
     for name in given:
-        known("setting", name, (field.name for field in fields(Settings)))
+        known("setting", name, SETTINGS)
     planned = Plan(model=described, settings=Settings(**given))
     transformer, sequence = described.transformer, planned.settings.sequence
     if transformer and transformer.positions and sequence > transformer.context:

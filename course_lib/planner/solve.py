@@ -1,7 +1,7 @@
 """The largest or the least that a plan allows: micro-batch, sequence, ranks, and GPU-hours for a number of tokens."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, floor, inf, lcm, log2
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from .explain import how
 from .fit import fits, more_ranks
 from .plan import Plan, plan
+from .spelling import SETTINGS
 from .text import count, size
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
@@ -104,7 +105,7 @@ def cheapest(
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     most_ranks = most_ranks // machine.devices * machine.devices or most_ranks  # whole nodes
     for name in given:
-        known("setting", name, (field.name for field in fields(Settings)))
+        known("setting", name, SETTINGS)
     given |= {name: whole(name, given[name]) for name in CUTS if name in given}
     least = _about_least(machine, model, tokens / (days * 86400), given)
     first = floor(log2(min(least, most_ranks)))

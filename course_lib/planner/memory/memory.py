@@ -88,6 +88,8 @@ def _copies(model: Model, own: Model, settings: Settings) -> Iterator[Part]:
 
     autocast caches those of trained matrices until the end of forward, those of frozen ones not (`cached_cast`).
     """
+    if not settings.policy.copied:
+        return
     again, part, lora = settings.checkpointing in ("operators", "full"), settings.trainable, settings.lora_rank > 0
     frozen = (settings.frozen == "fp32" and part > 0) * (1 if lora else 1 - part)
     for what, matrices, share, cached in (

@@ -9,6 +9,7 @@ chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..training.checks import known
 
@@ -63,6 +64,16 @@ class Group:
         """Bytes per second along a ring or a tree: the narrowest link's."""
         links = [self.inside] if self.members > 1 else []
         return min(link.bandwidth for link in links + ([self.across] if self.across and self.nodes > 1 else []))
+
+    @cached_property
+    def small(self) -> "Group":
+        """The group with the protocol for smaller messages on all links, or itself if a link has none."""
+        links = [self.inside, *([self.across] if self.across else [])]
+        small = [Link(alpha=one.small_alpha, bandwidth=one.small_share * one.bandwidth)
+                 for one in links if one.small_alpha is not None]  # fmt: skip
+        if len(small) < len(links):
+            return self
+        return replace(self, inside=small[0], across=small[1] if self.across else None)
 
     def alphas(self, inside: float, across: float) -> float:
         """Return the seconds for this many hops of each kind, one after the other."""
@@ -125,23 +136,13 @@ def seconds(op: str, nbytes: float, group: Group, copies: int = 1) -> float:
         return exchange_seconds(nbytes, group, copies) if group.ranks > 1 else 0.0
     times = [
         way(op, nbytes, one)
-        for one in (group, _small(group))
+        for one in (group, group.small)
         for way in ((ring_seconds, tree_seconds) if op in ("all_reduce", "broadcast") else (ring_seconds,))
     ]
     if op == "all_reduce" and group.switch and group.nodes == 1 and group.ranks > 2:
         passed = PASSES[op] * (group.ranks - 1) / group.ranks * nbytes
         times.append(group.launch + group.switch.alpha + passed / group.switch.bandwidth)
     return min(times)
-
-
-def _small(group: Group) -> Group:
-    """Return the group with the protocol for smaller messages on all links, or unchanged if a link has none."""
-    links = [group.inside, *([group.across] if group.across else [])]
-    small = [Link(alpha=one.small_alpha, bandwidth=one.small_share * one.bandwidth)
-             for one in links if one.small_alpha is not None]  # fmt: skip
-    if len(small) < len(links):
-        return group
-    return replace(group, inside=small[0], across=small[1] if group.across else None)
 
 
 def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:

@@ -17,11 +17,16 @@ from .interrupts import one_run
 from .main import main_of_notebook
 from .stopping import without_stopped
 
+try:
+    import resource
+except ImportError:  # Windows does not tell a process its peak
+    resource = None  # type: ignore[assignment]
+
 _one_run = threading.RLock()
 """Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
 
-RUNS_BETWEEN = 100
-"""Every so many runs, all garbage of the process is collected."""
+RUNS_BETWEEN = 1000 if resource is not None else 100
+"""After so many runs, all garbage of the process is collected, and after one in which its peak has grown by a tenth."""
 
 _runs = itertools.count(1)
 
@@ -94,12 +99,31 @@ def _only_new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make.
 
     A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`. What is
-    garbage only after that becomes old here, where Python rarely looks: hence a full collection every `RUNS_BETWEEN`.
+    garbage only after that becomes old here, where Python rarely looks: hence a full collection now and then.
     """
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
-        if next(_runs) % RUNS_BETWEEN == 0:
+        if next(_runs) % RUNS_BETWEEN == 0 or _peak.has_grown():
             gc.collect()
+
+
+class _Peak:
+    """The most memory that this process has held, as it was at the last full collection."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def has_grown(self) -> bool:
+        """Return whether it is a tenth higher. Garbage then takes new memory, instead of the place of older garbage."""
+        if resource is None:
+            return False
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if grown := peak > 1.1 * self._last:
+            self._last = peak
+        return grown
+
+
+_peak = _Peak()
