@@ -36,7 +36,9 @@ class Pickler(cloudpickle.Pickler):
             first = self._storages.setdefault(obj._untyped_storage._cdata, obj)
             if first is not obj:
                 return _same_memory, (first, obj.dtype)
-        if isinstance(obj, ModuleType) and type(obj) is not ModuleType:  # such as torch.backends, torch.ops, six.moves
+        if isinstance(obj, ModuleType) and (
+            type(obj) is not ModuleType or _is_attribute(obj)
+        ):  # such as torch.backends
             return pkgutil.resolve_name, (obj.__name__,)
         if isinstance(obj, private.OPERATORS):
             return pkgutil.resolve_name, (private.path_of(obj),)
@@ -53,6 +55,12 @@ class Pickler(cloudpickle.Pickler):
         if isinstance(obj, CachedFunction) and _of_notebook(obj):
             return with_empty_cache, (obj.__wrapped__, obj.cache_parameters())
         return super().reducer_override(obj)
+
+
+def _is_attribute(module: ModuleType) -> bool:
+    """Return whether no import finds `module`, but an attribute of a module does: torch._C._functions."""
+    package, _, name = module.__name__.rpartition(".")
+    return module.__name__ not in sys.modules and getattr(sys.modules.get(package), name, None) is module
 
 
 CachedFunction = type(functools.cache(len))

@@ -4,18 +4,20 @@ import builtins
 import functools
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from ..pickling.calls import FunctionCall, main_with
 from ..pickling.kernel_classes import KernelUnpickler
 from ..torch_hooks import interposer
+from ..torch_hooks.patching import Replacement, replaced
 
 
 class _MainOfRanks(ModuleType):
-    """The `__main__` of a process whose threads are ranks: each of these finds its own, other threads the `shared`."""
+    """The `__main__` of a process whose threads are ranks: each of these finds its own, and so do the threads that it
+    starts. Other threads find the `shared`."""
 
     def __init__(self, shared: ModuleType) -> None:
         super().__init__("__main__")
@@ -44,7 +46,8 @@ def _of_this_thread(main: _MainOfRanks) -> ModuleType:
 @contextmanager
 def main_of_ranks() -> Iterator[None]:
     """Give each thread that is a rank its own `__main__` and its own `builtins.print` inside the block."""
-    with is_main(_MainOfRanks(ModuleType("__main__"))), _print_of_ranks():
+    main = _MainOfRanks(ModuleType("__main__"))
+    with is_main(main), replaced(_inherited(main)), _print_of_ranks():
         yield
 
 
@@ -52,8 +55,30 @@ def main_of_ranks() -> Iterator[None]:
 def main_of_notebook() -> Iterator[None]:
     """Give each thread that is a rank its own `__main__` inside the block, if it has none yet."""
     shared = sys.modules["__main__"]
-    with nullcontext() if isinstance(shared, _MainOfRanks) else is_main(_MainOfRanks(shared)):
+    if isinstance(shared, _MainOfRanks):
         yield
+        return
+    main = _MainOfRanks(shared)
+    with is_main(main), replaced(_inherited(main)):
+        yield
+
+
+def _inherited(main: _MainOfRanks) -> Iterator[Replacement]:
+    """Let a thread find the `__main__` of the rank that starts it: it may save or load objects of the rank's classes,
+    such as what a DataLoader's worker sends."""
+    start, own = threading.Thread.start, _own(main)
+
+    @functools.wraps(start)
+    def start_with_main(thread: threading.Thread) -> None:
+        if hasattr(own, "main"):
+            vars(thread)["run"] = functools.partial(run, thread.run, own.main)
+        start(thread)
+
+    def run(function: Callable[[], None], of_rank: ModuleType) -> None:
+        own.main = of_rank
+        function()
+
+    yield threading.Thread, "start", start_with_main
 
 
 def unpack_on_rank(unpickler: KernelUnpickler) -> tuple[FunctionCall, ModuleType]:

@@ -100,3 +100,23 @@ def test_a_named_tuple_of_the_notebook(local_world) -> None:
     assert list(local_world(2).run(lambda: (Point(rank()).total(), Point(1)._asdict()))) == [
         (3 + r, {"x": 1, "y": 3}) for r in range(2)
     ]
+
+
+def test_a_decorated_autograd_function_of_the_notebook(local_world) -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable  # uses torch._C._functions, a module that no import finds
+        def backward(ctx, grad):
+            return 2 * ctx.saved_tensors[0] * grad
+
+    def program():
+        x = torch.tensor(3.0, requires_grad=True)
+        Square.apply(x).backward()
+        return x.grad.item()
+
+    assert list(local_world(2).run(program)) == [6.0] * 2
