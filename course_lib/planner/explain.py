@@ -99,7 +99,7 @@ def notes(plan: Plan) -> Iterator[str]:
         yield ("Published runs of adapters with sharded or offloaded states held 0.7 to 1.9 times the planned memory: "
                "see docs/limits.md.")  # fmt: skip
     elif settings.lora_rank and settings.frozen not in ("fp32", "bf16"):
-        yield ("Published runs of adapters on a model in 4 or 8 bits held up to 1.7 times the planned memory: see "
+        yield ("Published runs of adapters on a model in 4 or 8 bits held up to 1.9 times the planned memory: see "
                "docs/limits.md.")  # fmt: skip
     if settings.fp8 == "gathers" and settings.stage == 3 and not plan.model.units:
         yield "All is gathered in 16 bits: a number does not say which parameters are in matrices."
