@@ -12,9 +12,10 @@ LOSSES = {"torch": 12, "kept": 16, "half": 8, "fused": 4, "parallel": 10, "dtens
 
 torch: fp32 log-probabilities and two gradients. kept: the training loop also keeps the fp32 logits.
 half: `cross_entropy` of 16-bit logits, without autocast: they, log-probabilities and two gradients, all in 16 bits.
-fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's, in place, on logits that stay cut over
-tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors. chunked: the head and the loss for
-a few tokens at a time, as in TRL and Liger; what these tokens need is not planned.
+fused: flash-attention's, on 16-bit logits, or torch's in a model that torch.compile compiles as a whole with its loss,
+as nanoGPT and nanochat do: it keeps the 16-bit logits and makes 16-bit gradients. parallel: Megatron's and nanotron's,
+in place, on logits that stay cut over tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
+chunked: the head and the loss for a few tokens at a time, as in TRL and Liger; what these tokens need is not planned.
 """
 CHOICES: dict[str, Iterable[str]] = {
     "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": ("none", "selective", "operators", "full"),
@@ -51,7 +52,8 @@ class Settings:
             or all of a layer except its input ("full").
         attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not;
             "flash_copies" keeps copies of queries, keys and values from before their rotation too, as nanotron does.
-        loss: one of `LOSSES`: how the logits and their gradients are held; "chunked" for a few tokens at a time.
+        loss: one of `LOSSES`: how the logits and their gradients are held; "chunked" for a few tokens at a time,
+            "fused" also where torch.compile compiles the model as a whole with its loss, as in nanoGPT and nanochat.
         whole_logits: whether tensor-parallel ranks gather the logits before the loss, as plain code does.
         fp8: what is in 8 bits: nothing ("none"), the products of the layers' matrices ("matrices"), or what stage 3
             gathers for them too ("gathers"). Activations are kept in 16 bits.
@@ -60,9 +62,9 @@ class Settings:
         lora_rank: instead, the rank of trained adapters beside frozen matrices (LoRA, arXiv 2106.09685).
         adapted: the matrices whose inputs are kept for what is trained beside them: "all" of a layer, or "attention"'s.
         frozen: the type of frozen parameters: one of `FROZEN`.
-        compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the
-            engines "torch" and "zero", it also moves fewer bytes. Others are timed with kernels fused by hand, as in
-            Megatron-LM.
+        compiled: whether torch.compile fuses the layers' element-wise work: a gated layer keeps one product fewer.
+            With the engines "torch" and "zero", it also moves fewer bytes. Others are timed with kernels fused by hand,
+            as in Megatron-LM. If the loss is compiled too, give loss="fused".
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
         offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
             ZeRO-Offload), "parameters" (stage 3).

@@ -84,15 +84,10 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"give every send its recv: {who(fault.ranks)} has to call {partner} with the other rank, or the "
             f"{first.variant} has to go, or to name a different rank or tag.",
         )
-    buffers = (
-        " If that line calls a model in DistributedDataParallel, its forward broadcasts buffers, such as BatchNorm's: "
-        "evaluate `model.module` if not every rank does."
-    )
-    named = first.op != "broadcast" or first.inside or "broadcast" in first.line.source
     return (
         f"{gone} returned without the {first.name} that {waiters}",
         f"every rank of the group must call {first.inside or first.variant}: look for an `if`, a `return`, an `except` "
-        f"or a loop of a different length that keeps {gone} from it.{hidden([first])}{'' if named else buffers}",
+        f"or a loop of a different length that keeps {gone} from it.{hidden([first])}{_buffers([first])}",
     )
 
 
@@ -174,6 +169,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     if fault.detail == "collective":
         threads = " Give the calls of a thread a group of their own: dist.new_group()."
         advice = f"{same_calls(calls)}{threads if any(call.in_thread for call in calls) else ''}{hidden(calls)}"
+        advice += _buffers(calls)
         return f"the ranks call different collectives at the same point: {sides}", advice
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
@@ -203,10 +199,22 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     if message and (sizes or fault.detail == "number of elements"):
         advice = _MESSAGE_SIZES
     elif not message and len({quoted(call.line) for call in calls}) > 1:
-        advice = f"{DIFFERENT_LINES}{advice}"
+        advice = f"{DIFFERENT_LINES}{advice}{_buffers(calls)}"
     elif fault.detail == "number of elements" and min(call.number for call in calls) > 1:
         advice = f"{advice}{_ENDED_EARLIER}"
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
+
+
+def _buffers(calls: Iterable[Call]) -> str:
+    """Return a sentence on the forward of a wrapped model if a broadcast's line does not say that it calls one."""
+    unnamed = (call.op == "broadcast" and not call.inside and "broadcast" not in call.line.source for call in calls)
+    return _BUFFERS if any(unnamed) else ""
+
+
+_BUFFERS = (
+    " If the broadcast's line calls a model in DistributedDataParallel, its forward broadcasts buffers, such as "
+    "BatchNorm's: evaluate `model.module` if not every rank does."
+)
 
 
 def same_calls(calls: Sequence[Call]) -> str:

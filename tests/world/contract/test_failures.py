@@ -376,7 +376,9 @@ def has_a_batch_more_for_a_model_with_buffers() -> None:
             model(torch.randn(4, 2)).sum().backward()
       calls of broadcast at test_failures.py line _ until then: rank 0: 6; rank 1: 7
     Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
-            `except` that only some ranks meet, or for a loop that is longer on some ranks.
+            `except` that only some ranks meet, or for a loop that is longer on some ranks. If the broadcast's line
+            calls a model in DistributedDataParallel, its forward broadcasts buffers, such as BatchNorm's: evaluate
+            `model.module` if not every rank does.
     """
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
     for _ in range(2 + rank()):
@@ -511,14 +513,35 @@ def evaluates_a_model_with_buffers_on_one_rank() -> None:
       rank 0 waited in broadcast #10 at test_failures.py line _, in evaluates_a_model_with_buffers_on_one_rank:
             model(torch.randn(4, 2))
     Next: every rank of the group must call broadcast: look for an `if`, a `return`, an `except` or a loop of a
-            different length that keeps rank 1 from it. If that line calls a model in DistributedDataParallel, its
-            forward broadcasts buffers, such as BatchNorm's: evaluate `model.module` if not every rank does.
+            different length that keeps rank 1 from it. If the broadcast's line calls a model in
+            DistributedDataParallel, its forward broadcasts buffers, such as BatchNorm's: evaluate `model.module` if not
+            every rank does.
     """
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
     for _ in range(2):
         model(torch.randn(4, 2)).sum().backward()
     if rank() == 0:
         model(torch.randn(4, 2))
+
+
+@fails("mismatch", ranks=2)
+def evaluates_a_model_with_buffers_on_one_rank_before_a_barrier() -> None:
+    """the ranks call different collectives at the same point: rank 0: broadcast #10; rank 1: barrier #1
+      rank 0 called broadcast #10 at test_failures.py line _, in
+            evaluates_a_model_with_buffers_on_one_rank_before_a_barrier:  model(torch.randn(4, 2))
+      rank 1 called barrier #1 at test_failures.py line _, in
+            evaluates_a_model_with_buffers_on_one_rank_before_a_barrier:  dist.barrier()
+    Next: let every rank make the same calls, in the same order: look for an `if`, a `continue`, a `return` or an
+            `except` that only some ranks meet, or for a loop that is longer on some ranks. If the broadcast's line
+            calls a model in DistributedDataParallel, its forward broadcasts buffers, such as BatchNorm's: evaluate
+            `model.module` if not every rank does.
+    """
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
+    for _ in range(2):
+        model(torch.randn(4, 2)).sum().backward()
+    if rank() == 0:
+        model(torch.randn(4, 2))
+    dist.barrier()
 
 
 @fails("absent", rank=2)
