@@ -81,14 +81,14 @@ _NOT_OF_A_RESULT = type | ModuleType | FunctionType | FrameType | TracebackType
 def with_kernels_classes(value: Any) -> Any:
     """Return what a rank that is a thread returned. Its objects of the rank's own classes are now objects of the
     notebook's: there, `isinstance` and `==` would not know the rank's classes."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):  # `isinstance` would ask a `weakref.proxy` for the class of its object
         return kernels_class(value)
     if len(_trackers) == len(_classes_by_tracker):  # no rank has a class
         return value
     kinds, seen, unread = set[type](), set[int](), [value]
     while unread:
         one = unread.pop()
-        kind = type(one)  # `isinstance` would ask a `weakref.proxy` for the class of what it stands for
+        kind = type(one)
         if id(one) in seen or issubclass(kind, _NOT_OF_A_RESULT):
             continue
         seen.add(id(one))

@@ -218,6 +218,7 @@ def test_an_object_that_the_notebook_made_can_be_returned(cells, backend) -> Non
 
 def test_a_weak_reference_to_what_a_simulated_rank_deleted_can_be_returned(cells) -> None:
     assert isinstance(World(2).run(cells["deletes"])[1][1], cells["Base"])
+    assert type(World(2).run(lambda: weakref.proxy(set()))[1]) is weakref.ProxyType
 
 
 def test_an_exception_that_a_simulated_rank_returned_can_be_caught_by_its_class(cells) -> None:
