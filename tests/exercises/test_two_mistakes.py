@@ -46,6 +46,13 @@ def test_no_pair_is_named_if_one_of_two_mistakes_is_unknown() -> None:
     assert finding.perhaps == ""
 
 
+@pytest.mark.parametrize("answer", [lambda: 2 * dist.get_world_size(), lambda: dist.get_rank() + 1])
+def test_the_first_exercise_names_no_pair_of_which_a_part_is_untrue(answer: Callable[[], int]) -> None:
+    (finding,) = get("start.first").check(answer).findings
+
+    assert finding.observed and finding.perhaps == ""
+
+
 def test_no_pair_is_tried_where_nobody_waits_because_values_are_not_compared_then() -> None:
     exercise = changed(MEAN, mistakes=[], pairs=MEAN.mistakes)
     unwaited = SimpleNamespace(yours=SimpleNamespace(warnings=("rank 0 never waited for all_reduce #1.",)))

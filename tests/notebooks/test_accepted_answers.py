@@ -164,3 +164,15 @@ def test_the_engine_of_the_capstone_trains_with_the_calls_that_the_courses_engin
         return train(lesson["Yours"](lesson["small"]()), lesson["batches"][:2])
 
     assert World(2).run(losses, train_as_usual)[0] == World(2).run(losses, reference("capstone.train"))[0]
+
+
+def train_with_the_optimizer(engine: Any, batches: list[tuple[Tensor, Tensor]]) -> list[float]:
+    engine.optimizer.zero_grad()
+    return train_as_usual(engine, batches)
+
+
+def test_the_capstones_loop_may_not_call_what_the_lessons_own_engine_does_not_have() -> None:
+    verdict = repr(exercises.get("capstone.train").check(train_with_the_optimizer))
+
+    assert "AttributeError: this engine has no .optimizer. Your own stage 3 has only engine(x, y)" in verdict
+    assert "in train_with_the_optimizer:  engine.optimizer.zero_grad()" in verdict

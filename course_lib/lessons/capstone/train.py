@@ -17,10 +17,28 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=world_size, args=lambda rank: (seed, stage, draw_batches(seed, 3)), what=what)
 
 
+class OnlyTrains:
+    """An engine with only what the lesson's own stage 3 has, because it trains with the same answer later."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __call__(self, x: Tensor, y: Tensor) -> Any:
+        return self._engine(x, y)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("zero_grad", "step", "train"):
+            return getattr(self._engine, name)
+        raise AttributeError(
+            f"this engine has no .{name}. Your own stage 3 has only engine(x, y), engine.zero_grad(), engine.step() "
+            "and engine.train(), and one loop trains all engines."
+        )
+
+
 def trial(solution: Solution, seed: int, stage: int, batches: Batches) -> object:
     """Return the losses, and the number of rows in each call of the model."""
     engine = make_engine(seed, stage, torch.optim.SGD, lr=0.05)  # Adam would hide a factor on the gradients
-    losses = solution(engine, batches)
+    losses = solution(OnlyTrains(engine), batches)
     return {"losses": losses, "rows in each call": list(engine.module.rows)}
 
 
@@ -29,7 +47,8 @@ exercise = Exercise("capstone.train", title="One loop for all stages", draw=draw
     Train `engine` on each batch in turn. Return a list with the loss of each *whole* batch, computed before the step on
     that batch: the same numbers on every rank. A batch is `(x, y)`, the same on all ranks. Each rank trains on an equal
     part of its rows: call `engine` once for each batch. `engine(x, y)` returns the mean loss of the rows that you pass.
-    The engine averages the gradients; you average the loss.""", hints="""
+    The engine averages the gradients; you average the loss. Your own stage 3 runs the same loop later, so use only
+    `engine(x, y)`, `engine.zero_grad()`, `engine.step()` and, if you like, `engine.train()`.""", hints="""
     In which order does one step clear, compute and use the gradients? And which rows does the loss of `engine(x, y)`
     belong to?
 

@@ -52,10 +52,6 @@ exercise.edit("caret", {"**": "^"}, """
     power.
     """)
 
-exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, """
-    Your function squares the rank's number plus one. Ranks count from 0, as lists do.
-    Next: square `dist.get_rank()`, without adding 1.""")
-
 exercise.edit("rank-as-a-name", {"dist.get_rank()": "rank"}, """
     Your function reads a variable `rank`, which does not exist: a rank's number is the result of a call of torch.
     Next: call `dist.get_rank()` in your function.""")
@@ -68,9 +64,22 @@ exercise.edit("times-the-world-size", {"** 2": "* dist.get_world_size()"}, """
     Your function multiplies the rank's number by the number of ranks. That is the square only by chance.
     Next: multiply the rank's number by itself.""")
 
-exercise.edit("world-size-squared", {"dist.get_rank()": "dist.get_world_size()"}, """
-    Your function squares the number of ranks, which is the same on all of them. The task asks for the square of the
-    rank's own number. Next: which call did `ten_times` make to tell the ranks apart?""")
+# The next two are functions, not edits, so they make no pairs: for `2 * dist.get_world_size()`, neither message of the
+# pair would be true.
+
+
+@exercise.mistake
+def counts_from_one() -> int:
+    """Your function squares the rank's number plus one. Ranks count from 0, as lists do. Next: square
+    `dist.get_rank()`, without adding 1."""
+    return (dist.get_rank() + 1) ** 2
+
+
+@exercise.mistake
+def world_size_squared() -> int:
+    """Your function squares the number of ranks, which is the same on all of them. The task asks for the square of the
+    rank's own number. Next: which call did `ten_times` make to tell the ranks apart?"""
+    return dist.get_world_size() ** 2
 
 
 @exercise.variant

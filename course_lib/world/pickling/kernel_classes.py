@@ -1,9 +1,12 @@
 """The notebook's classes in the kernel's process: each rank that is a thread has its own, and what ranks return is of
 the notebook's again."""
 
+import contextlib
+import ctypes
 import functools
 import gc
 import io
+import operator
 import pickle
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
@@ -78,22 +81,23 @@ _NOT_OF_A_RESULT = type | ModuleType | FunctionType | FrameType | TracebackType
 def with_kernels_classes(value: Any) -> Any:
     """Return what a rank that is a thread returned. Its objects of the rank's own classes are now objects of the
     notebook's: there, `isinstance` and `==` would not know the rank's classes."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):  # `isinstance` would ask a `weakref.proxy` for the class of its object
         return kernels_class(value)
     if len(_trackers) == len(_classes_by_tracker):  # no rank has a class
         return value
     kinds, seen, unread = set[type](), set[int](), [value]
     while unread:
         one = unread.pop()
-        if id(one) in seen or isinstance(one, _NOT_OF_A_RESULT):
+        kind = type(one)
+        if id(one) in seen or issubclass(kind, _NOT_OF_A_RESULT):
             continue
         seen.add(id(one))
         unread += filter(gc.is_tracked, gc.get_referents(one))
-        if (kind := type(one)) not in kinds:
+        if kind not in kinds:
             kinds.add(kind)
             _derive_from_kernels(kind)
         if (kernels := kernels_class(kind)) is not kind:
-            object.__setattr__(one, "__class__", kernels)
+            _set_class(one, kernels)
     return value
 
 
@@ -103,4 +107,27 @@ def _derive_from_kernels(kind: type) -> None:
     for base in reversed(kind.__mro__):
         bases = tuple(map(kernels_class, base.__bases__))
         if any(new is not old for new, old in zip(bases, base.__bases__, strict=True)):
-            base.__bases__ = bases
+            with contextlib.suppress(TypeError):  # see `_set_class`
+                base.__bases__ = bases
+
+
+_LAYOUT = operator.attrgetter("__basicsize__", "__itemsize__", "__dictoffset__", "__weakrefoffset__")
+
+
+def _set_class(one: Any, kernels: type) -> None:
+    """Let `one`, of a rank's class, be of the kernel's.
+
+    Python 3.11 refuses this for a class that is derived from tuple, int or bytes, and for one with a slot for weak
+    references, although the two classes have the same layout. Python 3.12 sets the same field as the lines below.
+    """
+    try:
+        object.__setattr__(one, "__class__", kernels)
+    except TypeError:
+        kind = type(one)
+        field = ctypes.c_void_p.from_address(id(one) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p))
+        if _LAYOUT(kind) == _LAYOUT(kernels) and field.value == id(kind):
+            if kind.__dictoffset__:
+                object.__getattribute__(one, "__dict__")  # makes the dict: before, attributes lie as the class says
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kernels))
+            field.value = id(kernels)
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(kind))

@@ -2,13 +2,14 @@
 
 import collections
 import gc
+import weakref
 
 import pytest
 
 from course_lib import World
 
 CELLS = """
-import collections, dataclasses, enum, functools, typing
+import collections, dataclasses, enum, functools, typing, weakref
 import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -76,6 +77,32 @@ class Wrong(Exception):
 class Slotted:
     value: int
 
+class Pair(collections.namedtuple("Pair", "x y")):
+    def total(self):
+        return self.x + self.y
+
+class Tokens(tuple):
+    pass
+
+class Text(Tokens):
+    pass
+
+class Bytes(int):
+    pass
+
+class Packed(bytes):
+    pass
+
+class Key(str):
+    __slots__ = ()
+
+@dataclasses.dataclass(slots=True, weakref_slot=True)
+class Weak:
+    value: int
+
+class Linked:
+    __slots__ = "value", "__dict__", "__weakref__"
+
 def counts():
     Count.n += 1
     Count.items.append(dist.get_rank())
@@ -108,6 +135,17 @@ def returns():
     points = collections.deque([(Point(rank),)])
     objects = {"config": Config(rank), "points": points, "mode": Mode.A, "slotted": Slotted(3)}
     return objects, nn.Sequential(Net()), functools.partial(print, Sub())
+
+def layouts():
+    linked, error = Linked(), RuntimeError(1)
+    linked.value, linked.b, linked.a = 1, 2, 3
+    error.tokens = Tokens((4,))
+    text = Text((5,))
+    text.name = "text"
+    return Pair(1, 2), {"rows": [text]}, {Bytes(6): Packed(b"7"), Key("k"): Weak(8)}, linked, error
+
+def deletes():
+    return weakref.proxy(Base()), Base()
 
 def catches():
     try:
@@ -156,6 +194,33 @@ def test_a_result_is_of_the_notebooks_classes(local_world, cells) -> None:
         assert isinstance(call.args[0], cells["Base"])
 
 
+@pytest.mark.parametrize("backend", ["simulated", "dryrun", "processes"])
+def test_a_result_of_any_layout_is_of_the_notebooks_classes(cells, backend) -> None:
+    pair, rows, table, linked, error = next(iter(World(2, backend=backend).run(cells["layouts"])))
+    text, (number, key), (packed, weak) = rows["rows"][0], table, table.values()
+    objects = [pair, text, number, packed, key, weak, linked, error.tokens]
+    names = ["Pair", "Text", "Bytes", "Packed", "Key", "Weak", "Linked", "Tokens"]
+    assert [type(one) for one in objects] == [cells[name] for name in names]
+    assert objects[:6] == [(1, 2), (5,), 6, b"7", "k", cells["Weak"](8)]
+    assert table[cells["Bytes"](6)] == b"7"
+    assert (pair.total(), text.name, linked.value, linked.b, linked.a, error.tokens) == (3, "text", 1, 2, 3, (4,))
+    assert isinstance(text, cells["Tokens"])
+    assert weakref.ref(linked)() is linked
+
+
+@pytest.mark.parametrize("backend", ["simulated", "dryrun"])
+def test_an_object_that_the_notebook_made_can_be_returned(cells, backend) -> None:
+    text = cells["Text"]((1, 2))
+    returned = next(iter(World(2, backend=backend).run(lambda: text)))
+    assert returned == text
+    assert type(returned) is cells["Text"]
+
+
+def test_a_weak_reference_to_what_a_simulated_rank_deleted_can_be_returned(cells) -> None:
+    assert isinstance(World(2).run(cells["deletes"])[1][1], cells["Base"])
+    assert type(World(2).run(lambda: weakref.proxy(set()))[1]) is weakref.ProxyType
+
+
 def test_an_exception_that_a_simulated_rank_returned_can_be_caught_by_its_class(cells) -> None:
     error = World(2).run(cells["catches"])[1]
     with pytest.raises(cells["Wrong"], match="1 1"):
@@ -183,7 +248,7 @@ def test_an_object_of_an_earlier_run_can_be_passed_to_the_next(local_world, cell
     assert list(world.run(program, config, cells["Config"])) == [(True, True)] * 2
 
 
-@pytest.mark.parametrize("program", ["counts", "returns", "shards"])
+@pytest.mark.parametrize("program", ["counts", "returns", "layouts", "shards"])
 def test_nothing_of_a_ranks_classes_stays_after_a_simulated_run(cells, program) -> None:
     def classes():
         gc.collect()
