@@ -15,7 +15,6 @@ from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
 from .training.checks import PlanError, known, largest, whole
-from .training.settings import Settings
 from .training.shapes import Transformer
 from .ways import CHECKPOINTING, CUTS, cuts
 

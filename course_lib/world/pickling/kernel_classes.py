@@ -1,17 +1,18 @@
 """The notebook's classes in the kernel's process: each rank that is a thread has its own, and what ranks return is of
 the notebook's again."""
 
-import contextlib
-import ctypes
 import functools
 import gc
 import io
-import operator
 import pickle
+from collections.abc import Sequence
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import cloudpickle
+import torch
+
+from .pickler import Pickler
 
 _classes_by_tracker = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
 _trackers = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS
@@ -27,13 +28,17 @@ class KernelUnpickler(pickle.Unpickler):
         made: the classes and functions that came by value.
     """
 
-    def __init__(self, packed: bytes, *, own_classes: bool = False) -> None:
-        """Read `packed`. With `own_classes`, for a rank that is a thread, make new classes: then ranks share no
-        attributes. An enumeration stays the notebook's, because its members are compared by identity."""
+    def __init__(self, packed: bytes, *, own_classes: bool = False, tensors: Sequence[torch.Tensor] = ()) -> None:
+        """Read `packed`, which may name `tensors` by their numbers. With `own_classes`, for a rank that is a thread,
+        make new classes: then ranks share no attributes. An enumeration stays the notebook's, because its members are
+        compared by identity."""
         super().__init__(io.BytesIO(packed))
         self.made: list[Any] = []
-        self._own_classes = own_classes
+        self._own_classes, self._tensors = own_classes, tensors
         self._known: list[Any] = []
+
+    def persistent_load(self, number: int) -> torch.Tensor:
+        return self._tensors[number]
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
@@ -75,30 +80,39 @@ def kernels_class(kind: type) -> type:
     return found
 
 
-_NOT_OF_A_RESULT = type | ModuleType | FunctionType | FrameType | TracebackType
+_NOT_OF_A_RESULT = ModuleType | FrameType | TracebackType
 
 
 def with_kernels_classes(value: Any) -> Any:
     """Return what a rank that is a thread returned. Its objects of the rank's own classes are now objects of the
-    notebook's: there, `isinstance` and `==` would not know the rank's classes."""
-    if issubclass(type(value), type):  # `isinstance` would ask a `weakref.proxy` for the class of its object
-        return kernels_class(value)
+    notebook's: there, `isinstance` and `==` would not know the rank's classes.
+
+    They stay the same objects, unless Python does not let one change its class, or the result has a class or a function
+    of the rank's: then it is copied, as from a process, except for its tensors.
+    """
     if len(_trackers) == len(_classes_by_tracker):  # no rank has a class
         return value
-    kinds, seen, unread = set[type](), set[int](), [value]
+    kinds, seen, unread, stuck = set[type](), set[int](), [value], False
     while unread:
         one = unread.pop()
-        kind = type(one)
+        kind = type(one)  # `isinstance` would ask a `weakref.proxy` for the class of its object
         if id(one) in seen or issubclass(kind, _NOT_OF_A_RESULT):
             continue
         seen.add(id(one))
-        unread += filter(gc.is_tracked, gc.get_referents(one))
-        if kind not in kinds:
-            kinds.add(kind)
-            _derive_from_kernels(kind)
-        if (kernels := kernels_class(kind)) is not kind:
-            _set_class(one, kernels)
-    return value
+        if issubclass(kind, type | FunctionType):
+            stuck |= kernels_class(one) is not one if issubclass(kind, type) else one.__module__ == "__main__"
+            unread += getattr(one, "__closure__", None) or ()
+            continue
+        try:
+            if kind not in kinds:
+                kinds.add(kind)
+                _derive_from_kernels(kind)
+            if (kernels := kernels_class(kind)) is not kind:
+                object.__setattr__(one, "__class__", kernels)
+        except TypeError:  # Python 3.11 refuses this for classes derived from tuple, int or bytes
+            stuck = True
+        unread += filter(gc.is_tracked, gc.get_referents(one))  # its class is among them
+    return _copied(value) if stuck else value
 
 
 def _derive_from_kernels(kind: type) -> None:
@@ -107,27 +121,28 @@ def _derive_from_kernels(kind: type) -> None:
     for base in reversed(kind.__mro__):
         bases = tuple(map(kernels_class, base.__bases__))
         if any(new is not old for new, old in zip(bases, base.__bases__, strict=True)):
-            with contextlib.suppress(TypeError):  # see `_set_class`
-                base.__bases__ = bases
+            base.__bases__ = bases
 
 
-_LAYOUT = operator.attrgetter("__basicsize__", "__itemsize__", "__dictoffset__", "__weakrefoffset__")
+class _StructurePickler(Pickler):
+    """A pickler that leaves tensors, with their gradients and graphs, where they are."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not issubclass(type(obj), torch.Tensor):
+            return None
+        self.tensors.append(obj)
+        return len(self.tensors) - 1
 
 
-def _set_class(one: Any, kernels: type) -> None:
-    """Let `one`, of a rank's class, be of the kernel's.
-
-    Python 3.11 refuses this for a class that is derived from tuple, int or bytes, and for one with a slot for weak
-    references, although the two classes have the same layout. Python 3.12 sets the same field as the lines below.
-    """
+def _copied(value: Any) -> Any:
+    """Return a copy with the same tensors; `value` itself if it cannot be copied."""
+    pickler = _StructurePickler(buffer := io.BytesIO())
     try:
-        object.__setattr__(one, "__class__", kernels)
-    except TypeError:
-        kind = type(one)
-        field = ctypes.c_void_p.from_address(id(one) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p))
-        if _LAYOUT(kind) == _LAYOUT(kernels) and field.value == id(kind):
-            if kind.__dictoffset__:
-                object.__getattribute__(one, "__dict__")  # makes the dict: before, attributes lie as the class says
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kernels))
-            field.value = id(kernels)
-            ctypes.pythonapi.Py_DecRef(ctypes.py_object(kind))
+        pickler.dump(value)
+        return KernelUnpickler(buffer.getvalue(), tensors=pickler.tensors).load()
+    except Exception:
+        return value

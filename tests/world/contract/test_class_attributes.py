@@ -5,6 +5,7 @@ import gc
 import weakref
 
 import pytest
+import torch
 
 from course_lib import World
 
@@ -144,6 +145,25 @@ def layouts():
     text.name = "text"
     return Pair(1, 2), {"rows": [text]}, {Bytes(6): Packed(b"7"), Key("k"): Weak(8)}, linked, error
 
+class Doubled(Net):
+    def __init__(self):
+        super().__init__()
+        self.stored = self.forward
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+class Descent(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+def stores():
+    net = Doubled()
+    optimizer = Descent(net.parameters(), lr=0.1)
+    return net, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+def returns_classes():
+    return [type(module) for module in Doubled().modules()], {"kept": Count}, Count
+
 def deletes():
     return weakref.proxy(Base()), Base()
 
@@ -216,6 +236,19 @@ def test_an_object_that_the_notebook_made_can_be_returned(cells, backend) -> Non
     assert type(returned) is cells["Text"]
 
 
+def test_a_returned_object_can_call_what_it_has_stored(local_world, cells) -> None:
+    net, optimizer, _ = local_world(2).run(cells["stores"])[1]
+    net.stored(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert isinstance(optimizer, cells["Descent"])
+
+
+def test_returned_classes_are_the_notebooks(local_world, cells) -> None:
+    of_modules, table, alone = local_world(2).run(cells["returns_classes"])[1]
+    assert of_modules == [cells["Doubled"], torch.nn.Linear]
+    assert table["kept"] is alone is cells["Count"]
+
+
 def test_a_weak_reference_to_what_a_simulated_rank_deleted_can_be_returned(cells) -> None:
     assert isinstance(World(2).run(cells["deletes"])[1][1], cells["Base"])
     assert type(World(2).run(lambda: weakref.proxy(set()))[1]) is weakref.ProxyType
@@ -248,7 +281,7 @@ def test_an_object_of_an_earlier_run_can_be_passed_to_the_next(local_world, cell
     assert list(world.run(program, config, cells["Config"])) == [(True, True)] * 2
 
 
-@pytest.mark.parametrize("program", ["counts", "returns", "layouts", "shards"])
+@pytest.mark.parametrize("program", ["counts", "returns", "layouts", "returns_classes", "shards"])
 def test_nothing_of_a_ranks_classes_stays_after_a_simulated_run(cells, program) -> None:
     def classes():
         gc.collect()
