@@ -28,6 +28,7 @@ gc.disable()  # until tests run: while each worker imports them, nothing is garb
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in `course lab`
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import the course: compile it once
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(wrapper=True)

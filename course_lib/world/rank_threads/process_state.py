@@ -26,7 +26,7 @@ _one_run = threading.RLock()
 """Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
 
 RUNS_BETWEEN = 1000 if resource is not None else 100
-"""After so many runs, all garbage of the process is collected, and after one in which its peak has grown by a tenth."""
+"""After so many runs, all garbage of the process is collected, and after one whose peak is a quarter higher."""
 
 _runs = itertools.count(1)
 
@@ -114,16 +114,17 @@ class _Peak:
     """The most memory that this process has held, as it was at the last full collection."""
 
     def __init__(self) -> None:
-        self._last = 0
+        self._last = _peak_now()
 
     def has_grown(self) -> bool:
-        """Return whether it is a tenth higher. Garbage then takes new memory, instead of the place of older garbage."""
-        if resource is None:
-            return False
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if grown := peak > 1.1 * self._last:
-            self._last = peak
+        """Return whether it is a quarter higher: garbage takes new memory, not the place of older garbage."""
+        if grown := (now := _peak_now()) > 1.25 * self._last:
+            self._last = now
         return grown
+
+
+def _peak_now() -> int:
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 _peak = _Peak()
