@@ -216,11 +216,27 @@ exercise.edit("copies-every-tensor", {
     Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor. Return the others as
     they are.""")
 
-exercise.edit("not-there-when-backward-begins", {"output.register_hook": "x.register_hook"}, """
-    A parameter is empty when its gradient arrives, and the gradient does not fit: the unit is not gathered at that
-    moment. A hook on `x` is too late, because the gradient of `x` arrives last.
+GATHER = """
     Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook for that), and let the unit
-    stay gathered.""")
+    stay gathered."""
+HOOK = "output.register_hook(lambda grad: gather(unit))\n"
+
+exercise.edit("not-there-when-backward-begins", {HOOK: f"if x.requires_grad:\n    {HOOK}".replace("output", "x")}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: nothing has gathered the unit again.
+    A hook on `x` would be too late, because most gradients arrive before that of `x`.""" + GATHER)
+
+exercise.edit("gathered-by-a-hook-on-any-x", {"output.register_hook": "x.register_hook"}, """
+    A hook on `x` is too late, because most gradients arrive before that of `x`, at parameters that are still empty. And
+    the first unit's `x` is integers, which have no gradient and can have no hook.""" + GATHER)
+
+exercise.edit("gathered-by-the-gradient-of-the-module", {HOOK: "", "gather(unit)\nwith":
+    "unit.module.register_full_backward_hook(lambda *_: gather(unit))\ngather(unit)\nwith"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit. If the input of a module has a
+    gradient, a full backward hook runs when that has been computed, at the end of the module's backward.""" + GATHER)
+
+exercise.edit("backward-as-it-was", {HOOK: "", "with saved_tensors_hooks(pack, unpack):": "if True:"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: nothing has gathered the unit again.
+    Besides, autograd keeps views of `unit.flat`, and with them its memory: it does not call `pack`.""" + GATHER)
 
 exercise.edit("freed-by-the-gradient-of-x", {
     "return output": "if x.requires_grad:\n    x.register_hook(lambda grad: free(unit))\nreturn output"}, """
