@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ...exercises import Case, Exercise, at_most, dtype_name, lets_go, whole_numbers
 from ...meter import mark
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
-from .start_gather import gather, start_gather  # noqa: F401 (two mistakes call it)
+from .start_gather import gather, start_gather
 from .unit import Unit, free, poisoned_unit
 
 IN_USE, AFTER = "while the unit is in use", "after forward"
@@ -83,7 +83,7 @@ def output_and_gradients(
     x: Tensor,
     seed: int,
 ) -> Any:
-    """Return what forward and backward make. With `ahead`, the unit is gathered before each of them."""
+    """Return what forward and backward make. With `ahead`, the unit's gather is started before each of them."""
     memory: Memory = []
 
     def on_use() -> None:
@@ -95,7 +95,7 @@ def output_and_gradients(
     unit = poisoned_unit(Scaled(width, inner, places, embeds, dtype, seed, on_use))
     x.requires_grad_(not embeds)
     if ahead:
-        gather(unit)
+        unit.finish = start_gather(unit)
     output = solution(unit, x)
     mark_when_gone(AFTER, memory)
     if not isinstance(output, Tensor):
@@ -103,7 +103,7 @@ def output_and_gradients(
     freed = [param.numel() for param in unit.params]
     if not any(freed) and output.requires_grad:  # otherwise the finding names the cause, not what follows in backward
         if ahead:
-            gather(unit)
+            unit.finish = start_gather(unit)
         output.square().sum().backward()
     return {
         "the output": output.detach().clone(),
@@ -265,14 +265,20 @@ exercise.edit("gathered-by-a-gradient", {"output.register_hook(lambda grad: gath
 
 exercise.edit("starts-it-again", {"gather(unit)\nwith": "start_gather(unit)()\nwith",
     "lambda grad: gather(unit)": "lambda grad: start_gather(unit)()"}, """
-    You gather a unit that is gathered already, so its bytes are sent twice, in forward and in backward. Section 8
-    gathers units ahead.
+    You gather a unit whose all-gather has already been started, so its bytes are sent twice, in forward and in
+    backward. Section 8 starts all-gathers ahead.
     Next: call `gather`, which starts an all-gather only if there is none.""")
 
 exercise.edit("starts-it-again-once", {"gather(unit)\nwith": "start_gather(unit)()\nwith"}, """
-    At one of the two places, you gather a unit that is gathered already, so its bytes are sent twice. Section 8 gathers
-    units ahead.
+    At one of the two places, you gather a unit whose all-gather has already been started, so its bytes are sent twice.
+    Section 8 starts all-gathers ahead.
     Next: call `gather` at both places; it starts an all-gather only if there is none.""")
+
+exercise.edit("started-is-not-finished", {"gather(unit)\nwith": "if unit.flat is None:\n    gather(unit)\nwith",
+    "lambda grad: gather(unit)": "lambda grad: gather(unit) if unit.flat is None else None"}, """
+    You do not gather if `unit.flat` is there. It is there as soon as an all-gather has been started, which section 8
+    does ahead. The parameters are then still empty, and the bytes may not have arrived.
+    Next: call `gather` in any case; if an all-gather has been started, it waits for it.""")
 
 exercise.edit("autograd-sees-only-x", {"gather(unit)\nwith saved_tensors_hooks(pack, unpack):\n"
     "output: Tensor = unit.module(x)\nfree(unit)\noutput.register_hook(lambda grad: gather(unit))\nreturn output": """\
