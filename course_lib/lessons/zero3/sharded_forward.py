@@ -96,6 +96,7 @@ def output_and_gradients(
     x.requires_grad_(not embeds)
     if ahead:
         unit.finish = start_gather(unit)
+        memory.extend(memory_of([unit.flat]))
     output = solution(unit, x)
     mark_when_gone(AFTER, memory)
     if not isinstance(output, Tensor):
