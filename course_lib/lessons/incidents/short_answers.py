@@ -14,7 +14,7 @@ from ...exercises import Case, Exercise, Solution
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, micro, seed = (2, 3, 1)[number % 3], 3 - number % 2, rng.getrandbits(31)
+    world_size, micro, seed = (2, 3, 1)[number % 3], 2 + number % 2, rng.getrandbits(31)
     lengths = [rng.sample(range(2, 12), micro) for _ in range(world_size)]
     padding = [[rng.randint(0, 3) for _ in range(micro)] for _ in range(world_size)]
     if number == 2:
@@ -130,6 +130,11 @@ exercise.edit("divided-by-ranks-again", {GRADS: MEAN_GRADS}, """
 exercise.edit("divided-by-micro-batches-again", {LOSS: LOSS.replace("/ count", "/ count / len(micro_batches)")}, """
     You divide the sums by the number of all tokens, and then by the number of micro-batches. So the loss in the log and
     the gradients are too small. Next: leave out the second division, `/ len(micro_batches)`.""")
+
+exercise.edit("log-divided-by-micro-batches", {"total += loss.detach()": "total += loss.detach() / len(micro_batches)"},
+    """
+    The training is right. The loss in the log is too small: you divide the sums by the number of all tokens, and then
+    by the number of micro-batches. Next: leave out the second division.""")
 
 exercise.edit("right-loss-in-the-log-only", MEANS | {"total = torch.zeros(())\n": COUNT + COUNT_ALL
     + "total = torch.zeros(())\n", "total += loss.detach()": 'total += F.cross_entropy(model(tokens), targets, '
