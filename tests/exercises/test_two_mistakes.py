@@ -149,7 +149,13 @@ def test_a_known_mistake_is_named_though_it_differs_only_in_the_name_of_a_variab
     """The right answer has the same hook on the output."""
     exercise = get("zero3.sharded_forward")
     hook_on_x = exercise.solution.replace("output.register_hook", "x.register_hook")
-    assert exercise.check(made(exercise.name, hook_on_x)).mistake == "not-there-when-backward-begins"
+    assert exercise.check(made(exercise.name, hook_on_x)).mistake == "gathered-by-a-hook-on-any-x"
+
+
+def test_a_gather_that_never_comes_is_explained() -> None:
+    exercise = get("zero3.sharded_forward")
+    no_hook = exercise.solution.replace("    output.register_hook(lambda grad: gather(unit))\n", "")
+    assert exercise.check(made(exercise.name, no_hook)).mistake == "not-there-when-backward-begins"
 
 
 @pytest.mark.parametrize("condition", ["if unit.flat is None:", "if isinstance(saved, tuple):"])

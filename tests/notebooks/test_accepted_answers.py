@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Adam
 
-from course_lib import World, exercises, parallel
+from course_lib import World, exercises, parallel, planner
 from course_lib.parallel import Cut
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -176,3 +176,46 @@ def test_the_capstones_loop_may_not_call_what_the_lessons_own_engine_does_not_ha
 
     assert "AttributeError: this engine has no .optimizer. Your own stage 3 has only engine(x, y)" in verdict
     assert "in train_with_the_optimizer:  engine.optimizer.zero_grad()" in verdict
+
+
+def bytes_as_fractions(*args: Any) -> Any:
+    return {part: Fraction(nbytes) for part, nbytes in reference("memory.rank_bytes")(*args).items()}
+
+
+def ring_as_a_fraction(op: str, nbytes: int, ranks: int, alpha: float, bandwidth: float) -> Any:
+    return (1 + (op == "all_reduce")) * (ranks - 1) * (Fraction(alpha) + Fraction(nbytes) / ranks / Fraction(bandwidth))
+
+
+def tokens_as_fractions(flops: float, bandwidth: float, ranks: int, grad_bytes: int) -> Any:
+    tokens = Fraction(flops) / Fraction(bandwidth) * (ranks - 1) / ranks
+    return tokens, tokens * (2 + grad_bytes) / 4
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "notebook", "beginnings"),
+    [
+        ("memory.rank_bytes", bytes_as_fractions, "02-where-the-memory-goes", ("optimizer_parts",)),
+        ("costs.ring", ring_as_a_fraction, "09-what-communication-costs", ("LINKS", "alpha, bandwidth = LINKS")),
+        ("costs.tokens_to_hide", tokens_as_fractions, "09-what-communication-costs", ("def limits(",)),
+        ("costs.tokens_to_hide", tokens_as_fractions, "12-capstone", ("BRIEF", "tokens_to_hide")),
+    ],
+)
+def test_a_fraction_is_formatted_like_a_float(
+    name: str, answer: Callable[..., Any], notebook: str, beginnings: tuple[str, ...]
+) -> None:
+    assert exercises.get(name).check(answer).status == "passed"
+
+    def tables(solution: Callable[..., Any]) -> list[Any]:
+        shown: list[Any] = []
+        names: dict[str, Any] = {
+            reference(name).__name__: solution,
+            "exercise": lambda _: SimpleNamespace(answer=lambda _: solution),
+            "table": lambda rows, corner="": shown.append(rows),
+            "plots": SimpleNamespace(table=shown.append),
+            "planner": planner,
+        }
+        guesses = ("guess_stage_1_fp32", "guess_equal_parts", "guess_tokens_over_ethernet")
+        run_cells(f"{notebook}.ipynb", beginnings, names | dict.fromkeys(guesses, SimpleNamespace(reveal=float)))
+        return shown
+
+    assert tables(answer) == tables(reference(name)) != []

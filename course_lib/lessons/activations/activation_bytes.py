@@ -57,7 +57,7 @@ def make_gelus(width: int) -> nn.Module:
 
 def make_gelu_first(width: int) -> nn.Module:
     """Return a layer that keeps its input only if that requires a gradient, and in training more than in evaluation."""
-    return nn.Sequential(nn.GELU(), nn.Linear(width, width), nn.Dropout(), nn.Linear(width, width))
+    return nn.Sequential(nn.GELU(), nn.Linear(width, 2 * width), nn.Dropout(), nn.Linear(2 * width, width))
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -74,11 +74,12 @@ def draw(rng: random.Random, number: int) -> Case:
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         x = normal(tokens, width, seed=number, dtype=dtype)
-        return make(width).to(dtype), x.requires_grad_(number == 6)
+        return make(width).to(dtype).train(number != 7), x.requires_grad_(number == 6)
 
     what = f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}"
     what += ", where memory that is freed during forward is used again" * (number == 4)
     what += ", of an input that requires a gradient" * (number == 6)
+    what += ", in evaluation" * (number == 7)
     return Case(world_size=0, args=args, what=what)
 
 
@@ -205,6 +206,10 @@ exercise.edit("an-input-that-requires-a-gradient", {CALL:
 
 exercise.edit("in-evaluation", {"with torch.autograd": "layer.eval()\nwith torch.autograd"}, """
     You measure the layer in evaluation. Dropout does nothing there; in training it keeps a mask.
+    Next: call the layer in the mode in which it is.""")
+
+exercise.edit("in-training", {"with torch.autograd": "layer.train()\nwith torch.autograd"}, """
+    You measure the layer in training, where dropout keeps a mask. In evaluation it does nothing.
     Next: call the layer in the mode in which it is.""")
 
 exercise.edit("output-too", {"layer(x)\n": "pack(layer(x))\n"}, """

@@ -55,6 +55,11 @@ class Model(nn.Module):
         return y
 
 
+def notes_its_runs(model: nn.Module, ran: list[nn.Module]) -> None:
+    """Let `model` append itself to `ran` when it runs: a program may make more models than it trains."""
+    model.register_forward_pre_hook(lambda model, _: ran.append(model))
+
+
 def whole(param: Tensor) -> Tensor:
     """Return the whole parameter. A unit of its own, such as a layer, is still sharded when the model begins."""
     return param.full_tensor() if isinstance(param, DTensor) else param

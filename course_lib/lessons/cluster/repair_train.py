@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ...exercises import Case, Exercise, Solution
-from .data import Examples, Model, shared_folder, what_was_saved
+from .data import Examples, Model, notes_its_runs, shared_folder, what_was_saved
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -26,17 +26,18 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, Any]:
-    examples, models = Examples(count, width, seed), []
+    examples, models, ran = Examples(count, width, seed), [], list[Any]()
 
     def make_model() -> nn.Module:
         models.append(Model(width))
+        notes_its_runs(models[-1], ran)
         return models[-1]
 
     with shared_folder() as folder:
         losses = solution(make_model, examples, folder, 2)
         dist.barrier()
         saved = {epoch: what_was_saved(folder, epoch) for epoch in range(2)}
-    model = models[-1]
+    model = (ran or models)[-1]
     return {
         "examples, in order": examples.asked,
         "parameters at the first batch": model.at_the_first_batch,

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 from ...exercises import Case, Exercise, Solution
-from .data import Examples, Model, is_sharded, shared_folder, whole
+from .data import Examples, Model, is_sharded, notes_its_runs, shared_folder, whole
 from .remaining_batches import remaining_batches
 
 PER_EPOCH, LAST = 2, 5
@@ -33,11 +33,12 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, stop: int) -> dict[str, Any]:
     """Train until step `stop`; then call the solution twice more, as a new start of the program does."""
-    models: list[nn.Module] = []
+    models, ran = list[nn.Module](), list[nn.Module]()
 
     def make_model() -> nn.Module:
         torch.manual_seed(seed)
         models.append(Model(width))
+        notes_its_runs(models[-1], ran)
         return models[-1]
 
     examples = Examples(count, width, seed)
@@ -47,7 +48,7 @@ def stopped_and_resumed(solution: Solution, width: int, count: int, seed: int, s
         dist.barrier()
         paths = {step: Path(folder) / f"step-{step}" for step in stops}
         saved = [step for step, path in paths.items() if (path / ".metadata").exists() and is_sharded(path)]
-    params = list(models[-1].parameters())
+    params = list((ran or models)[-1].parameters())
     return {
         "the losses before the first stop": losses[0],
         "the losses after it": losses[1],

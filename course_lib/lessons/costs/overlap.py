@@ -83,8 +83,8 @@ exercise.edit("all-of-memory", {"computed[max(i - ahead, 0)]": "0.0"}, """
     so the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.""")
 
 exercise.edit("one-too-many", {"i - ahead": "i - ahead - 1"}, """
-    Your gathers run one unit too far ahead. With `ahead=0`, the gather of unit 1 begins when unit 0 has computed.
-    Next: let gather i wait until unit i - ahead - 1 has computed.""")
+    Your gathers begin one unit too early. With `ahead=0`, the gather of unit 1 begins when unit 0 has computed.
+    Next: let gather i begin, and not only end, after unit i - ahead - 1 has computed.""")
 
 exercise.edit("one-too-few", {"i - ahead": "i - max(ahead - 1, 0)"}, """
     Your gathers start one unit too late. With `ahead=1`, unit 1 can be gathered while unit 0 computes.

@@ -12,10 +12,9 @@ import torch.distributed.checkpoint as dcp
 import torch.distributed.checkpoint.state_dict as dcp_states
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from ...exercises import Case, Exercise, Solution
-from ..cluster.data import shared_folder
+from ..cluster.data import notes_its_runs, shared_folder, whole
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -27,19 +26,20 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def stopped_and_resumed(solution: Solution, width: int, rows: int, seed: int) -> dict[str, Any]:
     """Train for five batches and save; then for two more, and for one more, each in a new start of the program."""
-    models: list[nn.Module] = []
+    models, ran = list[nn.Module](), list[nn.Module]()
 
     def make_model() -> nn.Module:
         torch.manual_seed(seed)
         models.append(nn.Linear(width, rows, bias=False))
+        notes_its_runs(models[-1], ran)
         return models[-1]
 
     x = torch.randn(4, width, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
     with shared_folder() as folder:
         starts = ("", f"{folder}/1"), (f"{folder}/1", f"{folder}/2"), (f"{folder}/2", f"{folder}/3")
         losses = [solution(make_model, *ends, [x] * count) for ends, count in zip(starts, (5, 2, 1), strict=True)]
-    weights = [param.full_tensor() if isinstance(param, DTensor) else param for param in models[-1].parameters()]
-    return {"losses": [loss for each in losses for loss in each], "weights": [weight.detach() for weight in weights]}
+    weights = [whole(param).detach() for param in (ran or models)[-1].parameters()]
+    return {"losses": [loss for each in losses for loss in each], "weights": weights}
 
 
 exercise = Exercise("incidents.cold_resume", title="Incident: the loss jumps after every restart", draw=draw,

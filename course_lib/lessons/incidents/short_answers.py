@@ -131,6 +131,11 @@ exercise.edit("divided-by-micro-batches-again", {LOSS: LOSS.replace("/ count", "
     You divide the sums by the number of all tokens, and then by the number of micro-batches. So the loss in the log and
     the gradients are too small. Next: leave out the second division, `/ len(micro_batches)`.""")
 
+exercise.edit("log-divided-by-micro-batches", {"total += loss.detach()": "total += loss.detach() / len(micro_batches)"},
+    """
+    The training is right. The loss in the log is too small: you divide the sums by the number of all tokens, and then
+    by the number of micro-batches. Next: leave out the second division.""")
+
 exercise.edit("right-loss-in-the-log-only", MEANS | {"total = torch.zeros(())\n": COUNT + COUNT_ALL
     + "total = torch.zeros(())\n", "total += loss.detach()": 'total += F.cross_entropy(model(tokens), targets, '
     'reduction="sum").detach() / count', TOTAL: TOTAL}, """

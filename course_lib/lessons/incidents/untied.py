@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...data import TinyGPT
 from ...exercises import Case, Exercise, Solution
+from ..cluster.data import notes_its_runs
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -23,18 +24,18 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def trained_and_exported(solution: Solution, width: int, seed: int) -> dict[str, Any]:
     """Train, export, load the export as a server would, and compare the losses of the last batch."""
-
-    models: list[TinyGPT] = []
+    models, ran = list[TinyGPT](), list[Any]()
 
     def make_model() -> TinyGPT:
         models.append(TinyGPT(width, layers=1, heads=2, context=8, tied=True))
+        notes_its_runs(models[-1], ran)
         return models[-1]
 
     torch.manual_seed(seed)
     checkpoint = make_model().state_dict()
     batches = torch.randint(8, (6, 4, 9), generator=torch.Generator().manual_seed(seed + dist.get_rank()))
     losses, export = solution(make_model, checkpoint, list(batches))
-    trained, server = models[-1], make_model()
+    trained, server = (ran or models)[-1], make_model()
     served = server.load_state_dict(export, strict=False)
     with torch.no_grad():
         scores, targets = server(batches[-1, :, :-1]), batches[-1, :, 1:]

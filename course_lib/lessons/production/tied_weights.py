@@ -109,6 +109,10 @@ exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
     Not each block is a unit by itself: others are whole, too, while the first one computes. Next: keep a unit for each
     block.""")
 
+exercise.edit("one-unit-of-all-blocks", {BLOCKS: "fully_shard(list(model.blocks), mesh=mesh)\n"}, """
+    The blocks are in one unit: all of them are whole while the first one computes. Next: keep a unit for each block.
+    """)
+
 exercise.edit("first-block-with-the-embedding", {TIED: TIED.replace("model.head]", "model.head, model.blocks[0]]"),
     BLOCKS: BLOCKS.replace("model.blocks", "model.blocks[1:]")}, """
     The first block is in the embedding's unit: it is whole while the embedding computes, and stays whole up to the

@@ -14,6 +14,8 @@ def draw(rng: random.Random, number: int) -> Case:
     numels = [rng.randint(1, 3)] + [rng.randint(4, 7) for _ in range(world_size - 1)]
     if number > 0:  # the first case has losses on every rank
         numels[0] = 0
+    if number == 5:  # fewer losses than ranks
+        numels = [2] + [0] * (world_size - 1)
     rng.shuffle(numels)
     seed = rng.getrandbits(32)
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...exercises import Case, Exercise, Solution, draw_world_size, lets_go, normal
+from ...exercises import Case, Exercise, Solution, draw_world_size, dtype_name, lets_go, normal
 from ...meter import mark
 from .data import linear
 
@@ -15,11 +15,14 @@ from .data import linear
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = draw_world_size(rng, number), rng.getrandbits(32)
     ins, outs = rng.randint(2, 4) + 10 * (number % 4 == 2), world_size * rng.randint(2, 3)
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (normal(outs, ins, seed=seed), normal(outs, seed=seed + 1), normal(2, ins, seed=seed + 2)),
-        what=f"{ins} input features, {outs} output features",
-    )
+    dtype = torch.float64 if number % 4 == 1 else torch.float32
+
+    def args(rank: int) -> tuple[Tensor, ...]:
+        shapes = (outs, ins), (outs,), (2, ins)
+        return tuple(normal(*shape, seed=seed + place, dtype=dtype) for place, shape in enumerate(shapes))
+
+    what = f"{ins} input features, {outs} output features, {dtype_name(dtype)}"
+    return Case(world_size=world_size, args=args, what=what)
 
 
 CUT = "after the cut"
@@ -51,7 +54,8 @@ exercise = Exercise("tensor.column_linear", title="Cut the output features", dra
     case_count=4, measured=True, rules=[lets_go(CUT)], task="""
     Every rank has the same whole linear layer, with a bias. Return a linear layer with this rank's part of the output
     features: the first part on rank 0, the next on rank 1, and so on. The parts have equal sizes. The returned layer
-    trains, does not keep the memory of the whole layer, and has its own `in_features` and `out_features`.
+    trains, has the dtype of the whole layer, does not keep the memory of it, and has its own `in_features` and
+    `out_features`.
     """, hints="""
     Each output feature is a sum over all input features. Which numbers of the weight and of the bias does one output
     feature need?
@@ -82,7 +86,7 @@ def column_linear(whole: nn.Linear) -> nn.Linear:
     """Return a linear layer with this rank's part of the output features of `whole`.
 
     `whole` is the same on every rank, and has a bias. The returned layer's `in_features` and `out_features` are
-    those of its weight.
+    those of its weight, and its dtype is that of `whole`.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     weight, bias = (param.detach().chunk(world_size)[rank] for param in (whole.weight, whole.bias))
@@ -106,6 +110,12 @@ exercise.edit("input-features", {"param.detach().chunk(world_size)[rank]":
 exercise.edit("whole-bias", {"bias.clone()": "whole.bias.detach().clone()"}, """
     You keep the whole bias, and this rank computes only a part of the output features.
     Next: cut the bias as you cut the weight.
+    """)
+
+exercise.edit("always-float32", {"shard.weight = nn.Parameter(weight.clone())\n"
+    "shard.bias = nn.Parameter(bias.clone())": 'shard.load_state_dict({"weight": weight, "bias": bias})'}, """
+    Your layer is float32, whatever the dtype of `whole` is: `nn.Linear` makes float32 parameters, and copying into them
+    converts the values. Next: give the layer the dtype of the weight.
     """)
 
 exercise.edit("no-bias", {"len(weight))": "len(weight), bias=False)", "shard.bias = nn.Parameter(bias.clone())\n":
@@ -155,4 +165,5 @@ def cut_in_place(whole: nn.Linear) -> nn.Linear:
 
 
 exercise.variant_edit("copies-into-it", {"shard.weight = nn.Parameter(weight.clone())\n"
-    "shard.bias = nn.Parameter(bias.clone())": 'shard.load_state_dict({"weight": weight, "bias": bias})'})
+    "shard.bias = nn.Parameter(bias.clone())":
+    'shard.to(weight.dtype).load_state_dict({"weight": weight, "bias": bias})'})

@@ -13,7 +13,7 @@ from ...exercises import Case, Exercise, Solution, at_most, draw_world_size
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed, count = draw_world_size(rng, number), rng.getrandbits(32), 1 + (number > 0) * rng.randint(1, 2)
-    numels = rng.sample(range(2, 7), count)
+    numels = rng.sample((2, 3, 5, 6), count)  # not 4: its root is 2, which may be the number of ranks
     silent: set[tuple[int, int]] = set()  # which shard of which rank has no gradient
     if number in (1, 4):
         silent = {(rng.randrange(world_size), rng.randrange(count))}
@@ -143,6 +143,10 @@ exercise.edit("mean-of-squares", {"dist.all_reduce(squares)\nnorm = squares.sqrt
     "dist.all_reduce(squares)\nnorm = (squares / dist.get_world_size()).sqrt()"}, """
     You divide the sum of the squares by the world size. The gradients are averaged already, and the ranks sum squares
     of different elements. Next: leave out the division.""")
+
+exercise.edit("mean-over-elements", {"grad.square().sum()": "grad.square().mean()"}, """
+    You take the mean of each gradient's squares. The norm of all gradients together is the root of a sum, in which each
+    element counts the same. Next: add up the squares of the elements.""")
 
 exercise.edit("mean-over-shards", {"squares.sqrt()": "(squares / (len(grads) or 1)).sqrt()"}, """
     You divide the sum of the squares by the number of gradients of this rank. The norm of all gradients together is the

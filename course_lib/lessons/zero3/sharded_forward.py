@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ...exercises import Case, Exercise, at_most, dtype_name, lets_go, whole_numbers
 from ...meter import mark
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
-from .start_gather import gather, start_gather  # noqa: F401 (two mistakes call it)
+from .start_gather import gather, start_gather
 from .unit import Unit, free, poisoned_unit
 
 IN_USE, AFTER = "while the unit is in use", "after forward"
@@ -83,7 +83,7 @@ def output_and_gradients(
     x: Tensor,
     seed: int,
 ) -> Any:
-    """Return what forward and backward make. With `ahead`, the unit is gathered before each of them."""
+    """Return what forward and backward make. With `ahead`, the unit's gather is started before each of them."""
     memory: Memory = []
 
     def on_use() -> None:
@@ -95,7 +95,8 @@ def output_and_gradients(
     unit = poisoned_unit(Scaled(width, inner, places, embeds, dtype, seed, on_use))
     x.requires_grad_(not embeds)
     if ahead:
-        gather(unit)
+        unit.finish = start_gather(unit)
+        memory.extend(memory_of([unit.flat]))
     output = solution(unit, x)
     mark_when_gone(AFTER, memory)
     if not isinstance(output, Tensor):
@@ -103,7 +104,7 @@ def output_and_gradients(
     freed = [param.numel() for param in unit.params]
     if not any(freed) and output.requires_grad:  # otherwise the finding names the cause, not what follows in backward
         if ahead:
-            gather(unit)
+            unit.finish = start_gather(unit)
         output.square().sum().backward()
     return {
         "the output": output.detach().clone(),
@@ -216,11 +217,27 @@ exercise.edit("copies-every-tensor", {
     Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor. Return the others as
     they are.""")
 
-exercise.edit("not-there-when-backward-begins", {"output.register_hook": "x.register_hook"}, """
-    A parameter is empty when its gradient arrives, and the gradient does not fit: the unit is not gathered at that
-    moment. A hook on `x` is too late, because the gradient of `x` arrives last.
+GATHER = """
     Next: gather as soon as the gradient of the output has arrived (a tensor can have a hook for that), and let the unit
-    stay gathered.""")
+    stay gathered."""
+HOOK = "output.register_hook(lambda grad: gather(unit))\n"
+
+exercise.edit("not-there-when-backward-begins", {HOOK: f"if x.requires_grad:\n    {HOOK}".replace("output", "x")}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: nothing has gathered the unit again.
+    A hook on `x` would be too late, because most gradients arrive before that of `x`.""" + GATHER)
+
+exercise.edit("gathered-by-a-hook-on-any-x", {"output.register_hook": "x.register_hook"}, """
+    A hook on `x` is too late, because most gradients arrive before that of `x`, at parameters that are still empty. And
+    the first unit's `x` is integers, which have no gradient and can have no hook.""" + GATHER)
+
+exercise.edit("gathered-by-the-gradient-of-the-module", {HOOK: "", "gather(unit)\nwith":
+    "unit.module.register_full_backward_hook(lambda *_: gather(unit))\ngather(unit)\nwith"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit. If the input of a module has a
+    gradient, a full backward hook runs when that has been computed, at the end of the module's backward.""" + GATHER)
+
+exercise.edit("backward-as-it-was", {HOOK: "", "with saved_tensors_hooks(pack, unpack):": "if True:"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: nothing has gathered the unit again.
+    Besides, autograd keeps views of `unit.flat`, and with them its memory: it does not call `pack`.""" + GATHER)
 
 exercise.edit("freed-by-the-gradient-of-x", {
     "return output": "if x.requires_grad:\n    x.register_hook(lambda grad: free(unit))\nreturn output"}, """
@@ -249,14 +266,20 @@ exercise.edit("gathered-by-a-gradient", {"output.register_hook(lambda grad: gath
 
 exercise.edit("starts-it-again", {"gather(unit)\nwith": "start_gather(unit)()\nwith",
     "lambda grad: gather(unit)": "lambda grad: start_gather(unit)()"}, """
-    You gather a unit that is gathered already, so its bytes are sent twice, in forward and in backward. Section 8
-    gathers units ahead.
+    You gather a unit whose all-gather has already been started, so its bytes are sent twice, in forward and in
+    backward. Section 8 starts all-gathers ahead.
     Next: call `gather`, which starts an all-gather only if there is none.""")
 
 exercise.edit("starts-it-again-once", {"gather(unit)\nwith": "start_gather(unit)()\nwith"}, """
-    At one of the two places, you gather a unit that is gathered already, so its bytes are sent twice. Section 8 gathers
-    units ahead.
+    At one of the two places, you gather a unit whose all-gather has already been started, so its bytes are sent twice.
+    Section 8 starts all-gathers ahead.
     Next: call `gather` at both places; it starts an all-gather only if there is none.""")
+
+exercise.edit("started-is-not-finished", {"gather(unit)\nwith": "if unit.flat is None:\n    gather(unit)\nwith",
+    "lambda grad: gather(unit)": "lambda grad: gather(unit) if unit.flat is None else None"}, """
+    You do not gather if `unit.flat` is there. It is there as soon as an all-gather has been started, which section 8
+    does ahead. The parameters are then still empty, and the bytes may not have arrived.
+    Next: call `gather` in any case; if an all-gather has been started, it waits for it.""")
 
 exercise.edit("autograd-sees-only-x", {"gather(unit)\nwith saved_tensors_hooks(pack, unpack):\n"
     "output: Tensor = unit.module(x)\nfree(unit)\noutput.register_hook(lambda grad: gather(unit))\nreturn output": """\

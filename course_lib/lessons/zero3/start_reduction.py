@@ -169,6 +169,11 @@ exercise.edit("divides-what-was-there", {" / dist.get_world_size()": "", ADDS:
     You divide after you have added. The gradient of earlier micro-batches is an average already, and you divide it
     a second time. Next: divide the gradients that you reduce, before you add them.""")
 
+exercise.edit("mean-of-backwards", {ADDS: ADDS.replace("unit.shard.grad + grad_shard",
+    "(unit.shard.grad + grad_shard) / 2")}, """
+    You divide by 2 when you add the new average to the earlier one. The averages of several micro-batches are added
+    up. Next: leave out this division.""")
+
 exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
     You add the sum over ranks, and the task asks for the average.
     Next: which number turns the sum into the average?""")
