@@ -30,8 +30,8 @@ from .compiling import tracing, untraced
 if TYPE_CHECKING:
     from ..memory_meter import MemoryMeter
 
-_KEY_NAME = "TESTING_ONLY_GenericWrapper"
-_KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # passing the name would parse it in each call: 2 µs
+WATCHED_KEY = "TESTING_ONLY_GenericWrapper"
+_KEY = torch._C._dispatch_key_parse(WATCHED_KEY)  # passing the name would parse it in each call: 2 µs
 _leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
@@ -224,12 +224,12 @@ def operators_of(namespace: str) -> Iterator[tuple[str, Any]]:
 
 def _register() -> list[torch.library.Library]:
     fallthrough, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
+    fallthrough.fallback(torch.library.fallthrough_kernel, WATCHED_KEY)
     for name, operator in operators_of("aten"):
         packet = name.partition(".")[0]
         if packet in _SPECIAL or _makes_memory(operator):
             kernel = _SPECIAL.get(packet, _making)(operator._op, packet)
-            aten.impl(name, untraced(kernel), _KEY_NAME)
+            aten.impl(name, untraced(kernel), WATCHED_KEY)
     return [fallthrough, aten]
 
 

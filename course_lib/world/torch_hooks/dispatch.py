@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter import operators_of, tensors_in, untraced
+from ...meter import WATCHED_KEY, operators_of, tensors_in, untraced
 from . import private
 
 if TYPE_CHECKING:
@@ -135,12 +135,12 @@ def _drawing_kernel(operator: Any) -> Callable[..., Any]:
 
 
 def keys_without_ours(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `torch._ops._compute_keyset` leave out `KEY`. It dispatches higher-order operators, such as flex attention or
-    a `torch.autograd.Function` under `vmap`, which know of no kernel that falls through."""
-    ours = torch._C._parse_dispatch_key(KEY)
+    """Let `torch._ops._compute_keyset` leave out `KEY` and the meter's. It dispatches higher-order operators, such as
+    flex attention or a `torch.autograd.Function` under `vmap`, which know of no kernel that falls through."""
+    ours, meters = map(torch._C._parse_dispatch_key, (KEY, WATCHED_KEY))
 
     def keyset(args: Any, kwargs: Any, considered: Any) -> Any:
-        return compute(args, kwargs, considered.remove(ours))
+        return compute(args, kwargs, considered.remove(ours).remove(meters))
 
     return keyset
 
