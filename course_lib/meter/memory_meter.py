@@ -60,7 +60,7 @@ class MemoryMeter:
         """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
         if self.gpu is not None and not self._is_on_gpu(arguments):
             return
-        if type(result) is Tensor and not result.is_nested:
+        if type(result) is Tensor and result.layout is torch.strided and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
         else:
             for tensor in tensors_in(result):
@@ -109,6 +109,18 @@ class MemoryMeter:
     def holds(self, tensor: Tensor) -> bool:
         """Return whether `tensor` is in memory that is counted: with a pretended GPU, whether it is on the GPU."""
         return any(self.ledger.find(storage_of(part)) is not None for part in plain(tensor))
+
+    @contextmanager
+    def next_to(self, arguments: Any) -> Iterator[None]:
+        """Put new memory on the GPU inside the block, if one of `arguments` is there."""
+        if self.gpu is None or self.gpu.placing is not None or not self._is_on_gpu(arguments):
+            yield
+            return
+        self.gpu.placing = True
+        try:
+            yield
+        finally:
+            self.gpu.placing = None
 
     def _is_on_gpu(self, arguments: Any) -> bool:
         """Return whether the result of an operator with these arguments is on the GPU."""

@@ -614,6 +614,10 @@ def test_flex_attention_and_branches_run_on_a_measured_rank(backend: str, option
 # Tensors and functions of other kinds
 
 
+def test_a_sparse_tensor_has_the_bytes_of_its_indices_and_values() -> None:
+    assert held(measured(lambda: torch.ones(N).to_sparse())) == {"other": 8 * N + BYTES}
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_a_nested_tensor_has_the_bytes_of_its_parts() -> None:
     def program():

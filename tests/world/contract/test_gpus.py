@@ -28,7 +28,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
@@ -600,13 +600,57 @@ def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
     assert (run.memory[0].current_bytes, run.memory[0].peak_bytes) == run[0][:2]
 
 
-def test_one_hot_labels_are_where_the_labels_are(gpus) -> None:
-    def program():
-        labels = torch.arange(100)
-        here, there = nn.functional.one_hot(labels.cuda(), 640), nn.functional.one_hot(labels, 640)
-        return here.device.type, torch.cuda.memory_allocated(), there.device.type, torch.equal(here, there)
+RNN = nn.utils.rnn
+MADE_OF_NOTHING = {
+    "one_hot": lambda x: nn.functional.one_hot(x.long(), 4),
+    "pad_sequence": lambda x: RNN.pad_sequence([x[0], x[1, :2]]),
+    "pad_packed": lambda x: RNN.pad_packed_sequence(RNN.pack_padded_sequence(x, torch.full((128,), 128)))[0],
+    "max_pool1d": lambda x: nn.functional.max_pool1d(x, 2),
+    "vander": lambda x: torch.vander(x[0], 4),
+    "sparse": lambda x: x.to_sparse().indices(),
+    "dense": lambda x: x.to_sparse().to_dense(),
+}
 
-    assert gpus(1).run(program)[0] == ("cuda", 100 * 640 * 8, "cpu", True)
+
+@pytest.mark.parametrize("operator", MADE_OF_NOTHING)
+def test_results_that_are_made_of_nothing_are_where_the_inputs_are(gpus, operator) -> None:
+    compute = MADE_OF_NOTHING[operator]
+
+    def program():
+        x = torch.ones(128, 128)
+        there = compute(x)
+        assert (there.device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
+        x = x.cuda()
+        here = compute(x)
+        del x
+        return here.device.type, torch.cuda.memory_allocated() - here.nbytes, torch.equal(here, there)
+
+    device, difference, same = gpus(1).run(program)[0]
+    assert (device, same) == ("cuda", True)
+    assert 0 <= difference <= 1024  # blocks are multiples of 512; the lengths of a packed sequence
+
+
+def test_results_of_functional_collectives_are_where_the_inputs_are(gpus) -> None:
+    def program():
+        part, operators, name = torch.ones(500, 500), torch.ops._c10d_functional, dist.group.WORLD.group_name
+        whole = operators.wait_tensor(operators.all_gather_into_tensor(part, 2, name))
+        assert (whole.device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
+
+        mesh = init_device_mesh("cuda", (2,))
+        part = part.cuda()
+        moves = [(Shard(0), Replicate()), (Shard(0), Shard(1)), (Partial(), Shard(0)), (Partial(), Replicate())]
+        held = []
+        for source, target in moves:
+            before = torch.cuda.memory_allocated()
+            moved = DTensor.from_local(part, mesh, [source]).redistribute(placements=[target]).to_local()
+            held.append((moved.device.type, (torch.cuda.memory_allocated() - before) // 1000, (moved * 2).device.type))
+            del moved
+        fully_shard(layer := nn.Linear(500, 500, bias=False))
+        return held, layer.weight.full_tensor().device.type
+
+    for held, device in gpus(2).run(program):
+        assert [size for _, size, _ in held] == [2000, 1000, 500, 1000]
+        assert {one for first, _, then in held for one in (first, then)} == {device} == {"cuda"}
 
 
 @pytest.mark.parametrize("pin_memory", [False, True])
