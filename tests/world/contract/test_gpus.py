@@ -1,5 +1,6 @@
 """Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
 
+import copy
 import functools
 import math
 import os
@@ -651,6 +652,24 @@ def test_results_of_functional_collectives_are_where_the_inputs_are(gpus) -> Non
     for held, device in gpus(2).run(program):
         assert [size for _, size, _ in held] == [2000, 1000, 500, 1000]
         assert {one for first, _, then in held for one in (first, then)} == {device} == {"cuda"}
+
+
+def test_a_deep_copy_is_where_the_tensor_is(gpus) -> None:
+    def program():
+        model = nn.Linear(512, 512, bias=False)
+        best = copy.deepcopy(model.state_dict())
+        assert (best["weight"].device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
+        model.cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        before = torch.cuda.memory_allocated()
+        best, states = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+        held = torch.cuda.memory_allocated() - before
+        same = torch.equal(best["weight"], model.weight)
+        return best["weight"].device.type, states["state"][0]["step"].device.type, held, same
+
+    assert gpus(1).run(program)[0] == ("cuda", "cpu", 3 * 2**20, True)
 
 
 @pytest.mark.parametrize("pin_memory", [False, True])
