@@ -45,6 +45,7 @@ class MemoryMeter:
         self._aliases_in_use = AliasesInUse()
         self.gpu = None if gpu_bytes is None else PretendedGpu(gpu_bytes, self.ledger, self._aliases_in_use.settle)
         self._size_of = size_of
+        self._packed: set[torch.UntypedStorage | None] = set()  # see `packing`
         self._owners = Owners()
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
@@ -108,7 +109,21 @@ class MemoryMeter:
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether `tensor` is in memory that is counted: with a pretended GPU, whether it is on the GPU."""
-        return any(self.ledger.find(storage_of(part)) is not None for part in plain(tensor))
+        storages = map(storage_of, plain(tensor))
+        return any(one in self._packed or self.ledger.find(one) is not None for one in storages)
+
+    @contextmanager
+    def packing(self, tensor: Tensor) -> Iterator[None]:
+        """Let `holds` take `tensor` for the GPU's inside the block, if autograd saves it as a result of an operator
+        there: `made` comes to know that result when the operator returns."""
+        before, arguments = self._packed, () if self.gpu is None else operators.arguments()
+        if arguments and self._is_on_gpu(arguments):
+            known = {None, *(storage_of(part) for one in tensors_in(arguments) for part in plain(one))}
+            self._packed = {storage_of(part) for part in plain(tensor)} - known
+        try:
+            yield
+        finally:
+            self._packed = before
 
     @contextmanager
     def next_to(self, arguments: Any) -> Iterator[None]:

@@ -15,6 +15,7 @@ reads private names of autograd.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,6 +26,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from ..source_line import outward
 from .compiling import tracing, untraced
 
 if TYPE_CHECKING:
@@ -88,6 +90,14 @@ def unseen(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return fn(*args, **kwargs)
     finally:
         _leave_out(_KEY, False)
+
+
+def arguments() -> tuple[Any, ...]:
+    """Return the arguments of the watched operator inside which the calling code runs; none outside of operators."""
+    for frame in outward(sys._getframe(1)):
+        if frame.f_code is unseen.__code__:
+            return tuple(frame.f_locals["args"])
+    return ()
 
 
 def unwatched(fn: Callable[..., Any]) -> Callable[..., Any]:

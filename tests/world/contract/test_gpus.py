@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributed import checkpoint
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -676,7 +677,7 @@ def test_a_deep_copy_is_where_the_tensor_is(gpus) -> None:
 def test_tensors_that_are_saved_on_the_host_are_on_the_gpu_while_backward_needs_them(gpus, pin_memory) -> None:
     def program():
         x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
-        with torch.autograd.graph.save_on_cpu(pin_memory=pin_memory):
+        with save_on_cpu(pin_memory=pin_memory):
             y = x.sin().sin().sin()
         held = torch.cuda.memory_allocated()
         saved = y.grad_fn._saved_self
@@ -688,6 +689,33 @@ def test_tensors_that_are_saved_on_the_host_are_on_the_gpu_while_backward_needs_
     held, copied, device, gradient = gpus(1).run(program)[0]
     assert (held, copied, device) == (2_000_896, 1_000_448, "cuda")  # x and y; the second sine, which was saved
     assert gradient == pytest.approx(math.cos(1) * math.cos(math.sin(1)) * math.cos(math.sin(math.sin(1))))
+
+
+@pytest.mark.parametrize("hooks", ["save_on_cpu", "own"])
+def test_a_result_that_is_saved_on_the_host_leaves_the_gpu(gpus, hooks) -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, on_host):
+            ctx.save_for_backward(x, on_host)
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            devices.append([one.device.type for one in ctx.saved_tensors])
+            return 2 * gradient, None
+
+    devices = []
+
+    def program():
+        x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
+        own = saved_tensors_hooks(lambda one: (one.device, one.to("cpu")), lambda packed: packed[1].to(packed[0]))
+        with save_on_cpu() if hooks == "save_on_cpu" else own:
+            y = Doubled.apply(x, torch.ones(3)).relu().tanh().relu().sigmoid() * torch.tensor(2.0)
+        held = torch.cuda.memory_allocated()
+        y.backward(torch.ones_like(y))
+        return held, x.grad.device.type, devices
+
+    assert gpus(1).run(program)[0] == (2_000_896, "cuda", [["cuda", "cpu"]])  # x and y
 
 
 def test_a_state_dict_that_is_offloaded_is_on_the_host(gpus) -> None:
