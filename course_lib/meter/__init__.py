@@ -14,12 +14,13 @@ from .tensors.holders import variables
 from .tensors.storages import Span, is_dense, overlap, spans, storage_of, tensors_in
 from .timeline import Timeline, slowest
 from .watching.compiling import untraced
-from .watching.operators import current, operators_of, unwatched, watched_again
+from .watching.operators import WATCHED_KEY, current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
 
 __all__ = [
     "ALLOCATORS",
     "CATEGORIES",
+    "WATCHED_KEY",
     "CommCall",
     "Communication",
     "Film",

@@ -45,6 +45,7 @@ class MemoryMeter:
         self._aliases_in_use = AliasesInUse()
         self.gpu = None if gpu_bytes is None else PretendedGpu(gpu_bytes, self.ledger, self._aliases_in_use.settle)
         self._size_of = size_of
+        self._packed: set[torch.UntypedStorage | None] = set()  # see `packing`
         self._owners = Owners()
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
@@ -60,7 +61,7 @@ class MemoryMeter:
         """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
         if self.gpu is not None and not self._is_on_gpu(arguments):
             return
-        if type(result) is Tensor and not result.is_nested:
+        if type(result) is Tensor and result.layout is torch.strided and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
         else:
             for tensor in tensors_in(result):
@@ -108,7 +109,33 @@ class MemoryMeter:
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether `tensor` is in memory that is counted: with a pretended GPU, whether it is on the GPU."""
-        return any(self.ledger.find(storage_of(part)) is not None for part in plain(tensor))
+        storages = map(storage_of, plain(tensor))
+        return any(one in self._packed or self.ledger.find(one) is not None for one in storages)
+
+    @contextmanager
+    def packing(self, tensor: Tensor) -> Iterator[None]:
+        """Let `holds` take `tensor` for the GPU's inside the block, if autograd saves it as a result of an operator
+        there: `made` comes to know that result when the operator returns."""
+        before, arguments = self._packed, () if self.gpu is None else operators.arguments()
+        if arguments and self._is_on_gpu(arguments):
+            known = {None, *(storage_of(part) for one in tensors_in(arguments) for part in plain(one))}
+            self._packed = {storage_of(part) for part in plain(tensor)} - known
+        try:
+            yield
+        finally:
+            self._packed = before
+
+    @contextmanager
+    def next_to(self, arguments: Any) -> Iterator[None]:
+        """Put new memory on the GPU inside the block, if one of `arguments` is there."""
+        if self.gpu is None or self.gpu.placing is not None or not self._is_on_gpu(arguments):
+            yield
+            return
+        self.gpu.placing = True
+        try:
+            yield
+        finally:
+            self.gpu.placing = None
 
     def _is_on_gpu(self, arguments: Any) -> bool:
         """Return whether the result of an operator with these arguments is on the GPU."""

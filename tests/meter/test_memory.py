@@ -10,6 +10,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import linear
 
 from course_lib import CourseError, World, mark
@@ -595,7 +596,26 @@ def test_higher_order_operators_run_on_ranks(backend: str, options: dict[str, bo
     assert list(run) == [([0, 2, 4], 2, [0, 1, 3])] * 2
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("options", [{}, {"gpus": True}], ids=str)
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_flex_attention_and_branches_run_on_a_measured_rank(backend: str, options: dict[str, bool]) -> None:
+    def program():
+        x = torch.ones(1, 1, 16, 8, device="cuda" if torch.cuda.is_available() else "cpu")
+        y = flex_attention(x, x, x, score_mod=lambda score, batch, head, q, k: score + q - k)
+        z = torch.cond(y.sum() > 0, lambda x: x + 1, lambda x: x - 1, (y,))
+        return z.device == x.device, z.sum().item()
+
+    run = World(1, backend=backend, **options).run(program)
+    assert run[0] == (True, 256)
+    assert run.memory[0].current_bytes >= 3 * 16 * 8 * 4
+
+
 # Tensors and functions of other kinds
+
+
+def test_a_sparse_tensor_has_the_bytes_of_its_indices_and_values() -> None:
+    assert held(measured(lambda: torch.ones(N).to_sparse())) == {"other": 8 * N + BYTES}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

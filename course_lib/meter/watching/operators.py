@@ -15,9 +15,10 @@ reads private names of autograd.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,15 @@ import numpy
 import torch
 from torch import Tensor
 
+from ..source_line import outward
 from .compiling import tracing, untraced
 
 if TYPE_CHECKING:
     from ..memory_meter import MemoryMeter
 
-_KEY_NAME = "TESTING_ONLY_GenericWrapper"
-_KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # passing the name would parse it in each call: 2 µs
+WATCHED_KEY = "TESTING_ONLY_GenericWrapper"
+_KEY = torch._C._dispatch_key_parse(WATCHED_KEY)  # passing the name would parse it in each call: 2 µs
+_BELOW = torch._C._dispatch_keyset_full_after(WATCHED_KEY)
 _leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
@@ -87,6 +90,14 @@ def unseen(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return fn(*args, **kwargs)
     finally:
         _leave_out(_KEY, False)
+
+
+def arguments() -> tuple[Any, ...]:
+    """Return the arguments of the watched operator inside which the calling code runs; none outside of operators."""
+    for frame in outward(sys._getframe(1)):
+        if frame.f_code is unseen.__code__:
+            return tuple(frame.f_locals["args"])
+    return ()
 
 
 def unwatched(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,6 +166,18 @@ def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     return kernel
 
 
+def _composed(operator: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator that is made of others, for results that come of `empty`, `zeros` or `full`,
+    which do not show that a tensor of its arguments is on a pretended GPU."""
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        watcher = _watcher_here()
+        with nullcontext() if watcher is None else watcher.next_to(args):
+            return operator.redispatch(keyset & _BELOW, *args, **kwargs)
+
+    return kernel
+
+
 def _detaching(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(tensor: Tensor) -> Any:
         result = unseen(call, (tensor,), {})
@@ -194,11 +217,14 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
 _SPECIAL = {
     "_to_copy": _converting,
     "detach": _detaching,
-    "one_hot": _making,  # made of `zeros` and an operator in place: neither shows that its result is on a pretended GPU
     "set_": _resizing,
     "resize_": _resizing,
     "resize_as_": _resizing,
 }
+
+_COMPOSED = {"_pad_packed_sequence", "max_pool1d", "one_hot", "pad_sequence", "vander"}
+"""Operators whose result comes of memory that they make without a tensor. A kernel for each operator that is made of
+others would find them, too, and take 4 µs in each `linear` and `matmul`."""
 
 
 def _makes_memory(operator: Any) -> bool:
@@ -224,12 +250,14 @@ def operators_of(namespace: str) -> Iterator[tuple[str, Any]]:
 
 def _register() -> list[torch.library.Library]:
     fallthrough, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
+    fallthrough.fallback(torch.library.fallthrough_kernel, WATCHED_KEY)
     for name, operator in operators_of("aten"):
         packet = name.partition(".")[0]
         if packet in _SPECIAL or _makes_memory(operator):
             kernel = _SPECIAL.get(packet, _making)(operator._op, packet)
-            aten.impl(name, untraced(kernel), _KEY_NAME)
+            aten.impl(name, untraced(kernel), WATCHED_KEY)
+        elif packet in _COMPOSED:
+            aten.impl(name, untraced(_composed(operator)), WATCHED_KEY, with_keyset=True)
     return [fallthrough, aten]
 
 

@@ -1,7 +1,7 @@
 """The modules, parameters and optimizers of one rank, recorded as they are made. They decide what memory is for."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -143,7 +143,14 @@ def _with_pack_hook_watched(make: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap hooks for tensors that autograd saves: they run inside an operator, and may allocate memory of their own."""
 
     def init(self: Any, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
-        make(self, watched_again(pack_hook), unpack_hook)
+        watched = watched_again(pack_hook)
+
+        def pack(tensor: Tensor) -> Any:
+            watcher = current()
+            with nullcontext() if watcher is None else watcher.packing(tensor):
+                return watched(tensor)
+
+        make(self, pack, unpack_hook)
 
     return init
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter import operators_of, tensors_in, untraced
+from ...meter import WATCHED_KEY, operators_of, tensors_in, untraced
+from ...meter import current as current_meter
 from . import private
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def collective_kernel(operator: Any) -> Callable[..., Any]:
 def _functional_library() -> torch.library.Library:
     """Return the library of functional collectives, for the CPU: inside a `__torch_dispatch__`, such as that of a
     DTensor's operator, torch excludes `KEY`. `wait_tensor` calls `interposer.waiting` first, and the others enable
-    `KEY`."""
+    `KEY`. Their results are on a pretended GPU if their inputs are, which the `empty` that makes them does not show."""
     library = torch.library.Library("_c10d_functional", "IMPL")
     for name, operator in operators_of("_c10d_functional"):
         if "group_name" in [argument.name for argument in operator._schema.arguments]:
@@ -95,8 +97,10 @@ def _enabling_kernel(operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(KEY)
         torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, False)
+        meter = current_meter()
         try:
-            return operator.redispatch(_BACKENDS["cuda"], *args, **kwargs)  # torch's own kernel for all devices
+            with nullcontext() if meter is None else meter.next_to(args):
+                return operator.redispatch(_BACKENDS["cuda"], *args, **kwargs)  # torch's own kernel for all devices
         finally:
             torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, excluded)
 
@@ -135,12 +139,12 @@ def _drawing_kernel(operator: Any) -> Callable[..., Any]:
 
 
 def keys_without_ours(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `torch._ops._compute_keyset` leave out `KEY`. It dispatches higher-order operators, such as flex attention or
-    a `torch.autograd.Function` under `vmap`, which know of no kernel that falls through."""
-    ours = torch._C._parse_dispatch_key(KEY)
+    """Let `torch._ops._compute_keyset` leave out `KEY` and the meter's. It dispatches higher-order operators, such as
+    flex attention or a `torch.autograd.Function` under `vmap`, which know of no kernel that falls through."""
+    ours, meters = map(torch._C._parse_dispatch_key, (KEY, WATCHED_KEY))
 
     def keyset(args: Any, kwargs: Any, considered: Any) -> Any:
-        return compute(args, kwargs, considered.remove(ours))
+        return compute(args, kwargs, considered.remove(ours).remove(meters))
 
     return keyset
 

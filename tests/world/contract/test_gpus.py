@@ -1,5 +1,6 @@
 """Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
 
+import copy
 import functools
 import math
 import os
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributed import checkpoint
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -28,7 +30,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
@@ -600,20 +602,82 @@ def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
     assert (run.memory[0].current_bytes, run.memory[0].peak_bytes) == run[0][:2]
 
 
-def test_one_hot_labels_are_where_the_labels_are(gpus) -> None:
-    def program():
-        labels = torch.arange(100)
-        here, there = nn.functional.one_hot(labels.cuda(), 640), nn.functional.one_hot(labels, 640)
-        return here.device.type, torch.cuda.memory_allocated(), there.device.type, torch.equal(here, there)
+RNN = nn.utils.rnn
+MADE_OF_NOTHING = {
+    "one_hot": lambda x: nn.functional.one_hot(x.long(), 4),
+    "pad_sequence": lambda x: RNN.pad_sequence([x[0], x[1, :2]]),
+    "pad_packed": lambda x: RNN.pad_packed_sequence(RNN.pack_padded_sequence(x, torch.full((128,), 128)))[0],
+    "max_pool1d": lambda x: nn.functional.max_pool1d(x, 2),
+    "vander": lambda x: torch.vander(x[0], 4),
+    "sparse": lambda x: x.to_sparse().indices(),
+    "dense": lambda x: x.to_sparse().to_dense(),
+}
 
-    assert gpus(1).run(program)[0] == ("cuda", 100 * 640 * 8, "cpu", True)
+
+@pytest.mark.parametrize("operator", MADE_OF_NOTHING)
+def test_results_that_are_made_of_nothing_are_where_the_inputs_are(gpus, operator) -> None:
+    compute = MADE_OF_NOTHING[operator]
+
+    def program():
+        x = torch.ones(128, 128)
+        there = compute(x)
+        assert (there.device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
+        x = x.cuda()
+        here = compute(x)
+        del x
+        return here.device.type, torch.cuda.memory_allocated() - here.nbytes, torch.equal(here, there)
+
+    device, difference, same = gpus(1).run(program)[0]
+    assert (device, same) == ("cuda", True)
+    assert 0 <= difference <= 1024  # blocks are multiples of 512; the lengths of a packed sequence
+
+
+def test_results_of_functional_collectives_are_where_the_inputs_are(gpus) -> None:
+    def program():
+        part, operators, name = torch.ones(500, 500), torch.ops._c10d_functional, dist.group.WORLD.group_name
+        whole = operators.wait_tensor(operators.all_gather_into_tensor(part, 2, name))
+        assert (whole.device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
+
+        mesh = init_device_mesh("cuda", (2,))
+        part = part.cuda()
+        moves = [(Shard(0), Replicate()), (Shard(0), Shard(1)), (Partial(), Shard(0)), (Partial(), Replicate())]
+        held = []
+        for source, target in moves:
+            before = torch.cuda.memory_allocated()
+            moved = DTensor.from_local(part, mesh, [source]).redistribute(placements=[target]).to_local()
+            held.append((moved.device.type, (torch.cuda.memory_allocated() - before) // 1000, (moved * 2).device.type))
+            del moved
+        fully_shard(layer := nn.Linear(500, 500, bias=False))
+        return held, layer.weight.full_tensor().device.type
+
+    for held, device in gpus(2).run(program):
+        assert [size for _, size, _ in held] == [2000, 1000, 500, 1000]
+        assert {one for first, _, then in held for one in (first, then)} == {device} == {"cuda"}
+
+
+def test_a_deep_copy_is_where_the_tensor_is(gpus) -> None:
+    def program():
+        model = nn.Linear(512, 512, bias=False)
+        best = copy.deepcopy(model.state_dict())
+        assert (best["weight"].device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
+        model.cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        before = torch.cuda.memory_allocated()
+        best, states = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+        held = torch.cuda.memory_allocated() - before
+        same = torch.equal(best["weight"], model.weight)
+        return best["weight"].device.type, states["state"][0]["step"].device.type, held, same
+
+    assert gpus(1).run(program)[0] == ("cuda", "cpu", 3 * 2**20, True)
 
 
 @pytest.mark.parametrize("pin_memory", [False, True])
 def test_tensors_that_are_saved_on_the_host_are_on_the_gpu_while_backward_needs_them(gpus, pin_memory) -> None:
     def program():
         x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
-        with torch.autograd.graph.save_on_cpu(pin_memory=pin_memory):
+        with save_on_cpu(pin_memory=pin_memory):
             y = x.sin().sin().sin()
         held = torch.cuda.memory_allocated()
         saved = y.grad_fn._saved_self
@@ -625,6 +689,33 @@ def test_tensors_that_are_saved_on_the_host_are_on_the_gpu_while_backward_needs_
     held, copied, device, gradient = gpus(1).run(program)[0]
     assert (held, copied, device) == (2_000_896, 1_000_448, "cuda")  # x and y; the second sine, which was saved
     assert gradient == pytest.approx(math.cos(1) * math.cos(math.sin(1)) * math.cos(math.sin(math.sin(1))))
+
+
+@pytest.mark.parametrize("hooks", ["save_on_cpu", "own"])
+def test_a_result_that_is_saved_on_the_host_leaves_the_gpu(gpus, hooks) -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, on_host):
+            ctx.save_for_backward(x, on_host)
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            devices.append([one.device.type for one in ctx.saved_tensors])
+            return 2 * gradient, None
+
+    devices = []
+
+    def program():
+        x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
+        own = saved_tensors_hooks(lambda one: (one.device, one.to("cpu")), lambda packed: packed[1].to(packed[0]))
+        with save_on_cpu() if hooks == "save_on_cpu" else own:
+            y = Doubled.apply(x, torch.ones(3)).relu().tanh().relu().sigmoid() * torch.tensor(2.0)
+        held = torch.cuda.memory_allocated()
+        y.backward(torch.ones_like(y))
+        return held, x.grad.device.type, devices
+
+    assert gpus(1).run(program)[0] == (2_000_896, "cuda", [["cuda", "cpu"]])  # x and y
 
 
 def test_a_state_dict_that_is_offloaded_is_on_the_host(gpus) -> None:

@@ -108,7 +108,7 @@ def _of_tensors(gpus: Gpus) -> Iterator[Replacement]:
     yield Tensor, "cuda", cuda
     yield Tensor, "cpu", cpu
     yield Tensor, "type_as", type_as
-    for name in ("new", "new_tensor"):  # of numbers: no argument of their operators is the tensor
+    for name in ("new", "new_tensor", "__deepcopy__"):  # no argument of their operators is the tensor
         yield Tensor, name, without(gpus, _next_to_itself(getattr(Tensor, name)), "pin_memory")
     # Tensor.is_cuda stays False: libraries choose the kernels of GPUs by it.
     yield Tensor, "device", property(device)
