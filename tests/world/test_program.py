@@ -517,20 +517,21 @@ def test_ranks_have_helper_processes(world, write) -> None:
     assert world(2).run_file(program).output == ("[2]\n3\n",) * 2
 
 
-def test_a_pool_does_not_find_the_functions_of_a_simulated_ranks_program(write) -> None:
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pool_finds_the_functions_of_the_program(write, backend, method) -> None:
     program = write(
-        """
+        f"""
         import multiprocessing
 
         def double(x): return 2 * x
 
-        with multiprocessing.get_context("fork").Pool(1) as pool:
-            print(pool.map(double, [2]))
+        if __name__ == "__main__":
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                print(pool.map(double, [2]))
         """
     )
-    with pytest.raises(RankError, match=r"Next: a process that a rank starts finds .* Give each rank a process"):
-        World(2).run_file(program)
-    assert World(2, backend="processes").run_file(program).output == ("[4]\n",) * 2
+    assert World(2, backend=backend).run_file(program).output == ("[4]\n",) * 2
 
 
 def test_a_process_has_no_standard_input(write) -> None:

@@ -31,12 +31,6 @@ _STORE = (
 
 _NOT_CALLED = "a function stands there instead of its result: look for missing parentheses, as in `dist.get_rank()`."
 
-_IN_MAIN = (
-    "a process that a rank starts finds a function or a class by its name in the program's file: define it there, "
-    "outside of functions. From simulated ranks, no process finds what the file defines. Give each rank a process: "
-    'World(…, backend="processes").'
-)
-
 _SHAPES = (
     "gloo, the backend of this world, compares shapes, and NCCL only counts elements. Pass a view of the large tensor "
     "with the parts one after the other: whole.view(-1, *part.shape[1:])."
@@ -114,8 +108,6 @@ _ADVICE = {
     "Invalid process group specified": (
         "this rank is not in that group. Make the call on its members only, with members' global ranks as src or dst."
     ),
-    "on __main__ failed": _IN_MAIN,
-    "it's not found as __main__.": _IN_MAIN,  # since Python 3.14
     "signal only works in main thread": (
         "Python sets signal handlers only in a main thread, and simulated ranks are threads. Give each rank a process: "
         'World(…, backend="processes"). If you started this thread, set the handler outside of it.'
