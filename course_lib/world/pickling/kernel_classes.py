@@ -1,12 +1,13 @@
 """The notebook's classes in the kernel's process: each rank that is a thread has its own, and what ranks return is of
 the notebook's again."""
 
+import contextlib
 import functools
 import gc
 import io
 import pickle
 from collections.abc import Sequence
-from types import FrameType, FunctionType, ModuleType, TracebackType
+from types import CellType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import cloudpickle
@@ -87,8 +88,9 @@ def with_kernels_classes(value: Any) -> Any:
     """Return what a rank that is a thread returned. Its objects of the rank's own classes are now objects of the
     notebook's: there, `isinstance` and `==` would not know the rank's classes.
 
-    They stay the same objects, unless Python does not let one change its class, or the result has a class or a function
-    of the rank's: then it is copied, as from a process, except for its tensors.
+    They stay the same objects, and dictionaries, lists and functions that hold a class of the rank's are changed. Only
+    if Python does not let an object change its class, or something else holds a class of the rank's, the result is
+    copied, as from a process, except for its tensors.
     """
     if len(_trackers) == len(_classes_by_tracker):  # no rank has a class
         return value
@@ -99,9 +101,11 @@ def with_kernels_classes(value: Any) -> Any:
         if id(one) in seen or issubclass(kind, _NOT_OF_A_RESULT):
             continue
         seen.add(id(one))
-        if issubclass(kind, type | FunctionType):
-            stuck |= kernels_class(one) is not one if issubclass(kind, type) else one.__module__ == "__main__"
-            unread += getattr(one, "__closure__", None) or ()
+        if issubclass(kind, type):
+            stuck |= kernels_class(one) is not one
+            continue
+        if issubclass(kind, FunctionType):
+            unread += [*(one.__closure__ or ()), one.__globals__ if one.__module__ == "__main__" else None]
             continue
         try:
             if kind not in kinds:
@@ -111,8 +115,23 @@ def with_kernels_classes(value: Any) -> Any:
                 object.__setattr__(one, "__class__", kernels)
         except TypeError:  # Python 3.11 refuses this for classes derived from tuple, int or bytes
             stuck = True
+        _hold_kernels_classes(one)
         unread += filter(gc.is_tracked, gc.get_referents(one))  # its class is among them
     return _copied(value) if stuck else value
+
+
+def _hold_kernels_classes(one: Any) -> None:
+    """Replace the classes of a rank in a dictionary, a list, or a variable of a function, such as that of `super()`."""
+    if issubclass(type(one), dict):
+        dict.update(one, {key: kernels_class(held) for key, held in dict.items(one) if issubclass(type(held), type)})
+    elif issubclass(type(one), list):
+        for at, held in enumerate(list.copy(one)):
+            if issubclass(type(held), type):
+                list.__setitem__(one, at, kernels_class(held))
+    elif type(one) is CellType:
+        with contextlib.suppress(ValueError):  # it is empty
+            if issubclass(type(one.cell_contents), type):
+                one.cell_contents = kernels_class(one.cell_contents)
 
 
 def _derive_from_kernels(kind: type) -> None:

@@ -4,7 +4,7 @@ import builtins
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -70,13 +70,16 @@ def _inherited(main: _MainOfRanks) -> Iterator[Replacement]:
 
     @functools.wraps(start)
     def start_with_main(thread: threading.Thread) -> None:
-        if hasattr(own, "main"):
-            vars(thread)["run"] = functools.partial(run, thread.run, own.main)
-        start(thread)
+        of_rank = getattr(own, "main", None)
 
-    def run(function: Callable[[], None], of_rank: ModuleType) -> None:
-        own.main = of_rank
-        function()
+        def run() -> None:
+            del vars(thread)["run"]  # a thread that holds itself would stay until Python's collector finds it
+            own.main = of_rank
+            thread.run()
+
+        if of_rank is not None:
+            vars(thread)["run"] = run
+        start(thread)
 
     yield threading.Thread, "start", start_with_main
 

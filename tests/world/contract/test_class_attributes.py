@@ -161,6 +161,11 @@ def stores():
     optimizer = Descent(net.parameters(), lr=0.1)
     return net, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
 
+def hooks():
+    net, seen = Net(), []
+    net.layer.weight.register_hook(lambda grad: seen.append(1))
+    return net, seen, lambda: (Net(), Doubled()(torch.ones(1, 2)))
+
 def returns_classes():
     return [type(module) for module in Doubled().modules()], {"kept": Count}, Count
 
@@ -241,6 +246,13 @@ def test_a_returned_object_can_call_what_it_has_stored(local_world, cells) -> No
     net.stored(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     assert isinstance(optimizer, cells["Descent"])
+
+
+def test_what_a_simulated_rank_returned_stays_one_with_its_functions(cells) -> None:
+    net, seen, make = World(2).run(cells["hooks"])[1]
+    net(torch.ones(1, 2)).sum().backward()
+    assert seen == [1]
+    assert isinstance(make()[0], cells["Net"])
 
 
 def test_returned_classes_are_the_notebooks(local_world, cells) -> None:

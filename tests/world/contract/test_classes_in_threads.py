@@ -7,7 +7,7 @@ import pytest
 from course_lib import World
 
 CELLS = """
-import dataclasses, io
+import dataclasses, io, threading, weakref
 from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.utils.data import DataLoader
@@ -30,7 +30,23 @@ def in_threads():
 def in_workers():
     samples = list(DataLoader([Sample(3)], None, num_workers=1, timeout=30))
     return isinstance(samples[0], Sample), samples[0].value
+
+class Worker(threading.Thread):
+    def run(self):
+        pass
+
+def lets_go():
+    worker = Worker()
+    worker.start()
+    worker.join()
+    ended = weakref.ref(worker)
+    del worker
+    return ended() is None
 """
+
+
+def test_a_thread_that_has_ended_is_gone_at_once(cells: dict[str, Any]) -> None:
+    assert list(World(2).run(cells["lets_go"])) == [True, True]
 
 
 @pytest.mark.parametrize("backend", ["simulated", "processes"])
