@@ -83,8 +83,9 @@ def collective_kernel(operator: Any) -> Callable[..., Any]:
 
 def _functional_library() -> torch.library.Library:
     """Return the library of functional collectives, for the CPU: inside a `__torch_dispatch__`, such as that of a
-    DTensor's operator, torch excludes `KEY`. `wait_tensor` calls `interposer.waiting` first, and the others enable
-    `KEY`. Their results are on a pretended GPU if their inputs are, which the `empty` that makes them does not show."""
+    DTensor's operator, torch excludes `KEY` and the meter's. `wait_tensor` calls `interposer.waiting` first, and the
+    others enable both. Their results are on a pretended GPU if their inputs are, which the `empty` that makes them does
+    not show."""
     library = torch.library.Library("_c10d_functional", "IMPL")
     for name, operator in operators_of("_c10d_functional"):
         if "group_name" in [argument.name for argument in operator._schema.arguments]:
@@ -95,14 +96,16 @@ def _functional_library() -> torch.library.Library:
 
 def _enabling_kernel(operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(KEY)
-        torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, False)
+        excluded = {key: torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in (KEY, WATCHED_KEY)}
+        for key in excluded:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
         meter = current_meter()
         try:
             with nullcontext() if meter is None else meter.next_to(args):
                 return operator.redispatch(_BACKENDS["cuda"], *args, **kwargs)  # torch's own kernel for all devices
         finally:
-            torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, excluded)
+            for key, was_so in excluded.items():
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, was_so)
 
     return kernel
 

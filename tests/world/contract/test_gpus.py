@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributed import checkpoint
@@ -653,6 +654,16 @@ def test_results_of_functional_collectives_are_where_the_inputs_are(gpus) -> Non
     for held, device in gpus(2).run(program):
         assert [size for _, size, _ in held] == [2000, 1000, 500, 1000]
         assert {one for first, _, then in held for one in (first, then)} == {device} == {"cuda"}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has new names for both
+def test_a_functional_collective_of_a_result_that_nobody_has_waited_for(gpus) -> None:
+    def program():
+        whole = funcol.all_gather_tensor(torch.ones(4, 4, device="cuda"), 0, dist.group.WORLD)
+        part = funcol.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD)
+        return (part * 1).device.type
+
+    assert list(gpus(2).run(program)) == ["cuda", "cuda"]
 
 
 def test_a_deep_copy_is_where_the_tensor_is(gpus) -> None:
