@@ -36,9 +36,8 @@ class Pickler(cloudpickle.Pickler):
             first = self._storages.setdefault(obj._untyped_storage._cdata, obj)
             if first is not obj:
                 return _same_memory, (first, obj.dtype)
-        if isinstance(obj, ModuleType) and (
-            type(obj) is not ModuleType or _is_attribute(obj)
-        ):  # such as torch.backends
+        # torch.backends, torch.ops and six.moves, which are more than modules, and torch._C._functions
+        if isinstance(obj, ModuleType) and (type(obj) is not ModuleType or _is_attribute(obj)):
             return pkgutil.resolve_name, (obj.__name__,)
         if isinstance(obj, private.OPERATORS):
             return pkgutil.resolve_name, (private.path_of(obj),)
@@ -58,7 +57,7 @@ class Pickler(cloudpickle.Pickler):
 
 
 def _is_attribute(module: ModuleType) -> bool:
-    """Return whether no import finds `module`, but an attribute of a module does: torch._C._functions."""
+    """Return whether no import finds `module`, but an attribute of its package does."""
     package, _, name = module.__name__.rpartition(".")
     return module.__name__ not in sys.modules and getattr(sys.modules.get(package), name, None) is module
 

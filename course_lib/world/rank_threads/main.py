@@ -70,12 +70,12 @@ def _inherited(main: _MainOfRanks) -> Iterator[Replacement]:
 
     @functools.wraps(start)
     def start_with_main(thread: threading.Thread) -> None:
-        of_rank = getattr(own, "main", None)
+        of_rank, function = getattr(own, "main", None), thread.run
 
         def run() -> None:
             del vars(thread)["run"]  # a thread that holds itself would stay until Python's collector finds it
             own.main = of_rank
-            thread.run()
+            function()
 
         if of_rank is not None:
             vars(thread)["run"] = run
