@@ -152,7 +152,7 @@ def test_gathered_logits_are_whole() -> None:
     given = {"world_size": 2, "tensor_parallel": 2, "model": replace(SMALL, kv_heads=10)}
     cut, whole = (parts(**given, whole_logits=whole) for whole in (False, True))
 
-    assert (cut["logits in fp32"], whole["logits in fp32"]) == (4 * 5000, 4 * 10_000)
+    assert (cut["logits"], whole["logits"]) == (4 * 5000, 4 * 10_000)
     assert (cut["gradients of the logits"], whole["gradients of the logits"]) == (8 * 5000, 8 * 10_000)
     sent = [c.total_bytes for c in plan(**GIVEN | given, whole_logits=True).collectives if c.what == "logits"]
     assert sent == [2 * 10_000]

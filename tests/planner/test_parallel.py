@@ -132,8 +132,8 @@ def test_the_last_stages_copy_of_a_tied_embedding_has_one_gradient() -> None:
 def test_only_the_last_stage_has_logits() -> None:
     first, last = (parts(pipeline_parallel=4, pipeline_stage=stage) for stage in (0, 3))
 
-    assert "logits in fp32" not in first
-    assert last["logits in fp32"] == 4 * 4096 * 128256
+    assert "logits" not in first
+    assert last["logits"] == 4 * 4096 * 128256
 
 
 def test_gradients_are_kept_between_micro_batches() -> None:
@@ -146,7 +146,7 @@ def test_gradients_are_kept_between_micro_batches() -> None:
 def test_the_logits_and_the_loss(loss: str, each: float) -> None:
     held = parts(loss=loss)
 
-    names = ("logits in fp32", "gradients of the logits")
+    names = ("logits", "logits and their gradients", "gradients of the logits")
     assert sum(held.get(name, 0) for name in names) == each * 4096 * 128256
 
 

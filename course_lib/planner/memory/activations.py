@@ -132,13 +132,14 @@ def held_back(model: Transformer, settings: Settings) -> float:
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
     h = model.hidden / settings.between
+    logits = "logits and their gradients" if settings.loss == "fused" else "logits"
     return {
         "dropout mask of the embedding": h * _MASK if model.dropout else 0,
         "input of the last norm": h * settings.stream, "input of the head": h * settings.policy.activation,
-        "logits in fp32": min(4, LOSSES[settings.loss]) * model.vocab / settings.logit_cut,
+        logits: min(4, LOSSES[settings.loss]) * model.vocab / settings.logit_cut,
     }  # fmt: skip
 
 
 def loss_gradients(model: Transformer, settings: Settings) -> float:
-    """Return the bytes of the loss beside the fp32 logits, as backward starts: see `LOSSES`. Not in the paper."""
+    """Return the bytes of the loss beside the logits, as backward starts: see `LOSSES`. Not in the paper."""
     return max(0, LOSSES[settings.loss] - 4) * model.vocab / settings.logit_cut
