@@ -67,8 +67,7 @@ def header(plan: Plan) -> Iterator[str]:
 
 
 def notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences on settings that change nothing, go beyond the model or may be meant differently, and on what the
-    plan leaves out."""
+    """Yield sentences on settings that change nothing or go beyond the model, and on what the plan leaves out."""
     known, settings = plan.model.transformer, plan.settings
     chunks, stages = settings.model_chunks, settings.pipeline_parallel
     for name, idle, why in (
@@ -90,11 +89,6 @@ def notes(plan: Plan) -> Iterator[str]:
             yield f"{name}={getattr(settings, name)} changes nothing: {why}."
     if settings.fp8 != "none":
         yield "MFU, the model FLOPs utilization, is of the machine's peak in bf16."
-    if settings.compiled and settings.loss == "torch" and stages == 1:
-        fused = replace(plan, settings=replace(settings, loss="fused"))
-        if fused.peak_bytes < 0.95 * plan.peak_bytes:
-            yield ("If torch.compile compiles the model as a whole with its loss, as in nanoGPT and nanochat, give "
-                   f"loss=fused: the peak is then {size(fused.peak_bytes)}.")  # fmt: skip
     if settings.lora_rank and (settings.shards > 1 or settings.offload):
         yield ("Published runs of adapters with sharded or offloaded states held 0.7 to 1.9 times the planned memory: "
                "see docs/limits.md.")  # fmt: skip

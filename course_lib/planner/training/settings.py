@@ -8,14 +8,16 @@ from .precision import FROZEN, PRECISIONS, Precision
 from .rules import check
 
 LOSSES = {"torch": 12, "kept": 16, "half": 8, "fused": 4, "parallel": 10, "dtensor": 24, "chunked": 0}
-"""Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits.
+"""Bytes that the loss holds for each logit when backward starts. 16-bit logits beside fp32 ones are not counted.
 
 torch: fp32 log-probabilities and two gradients. kept: the training loop also keeps the fp32 logits.
 half: `cross_entropy` of 16-bit logits, without autocast: they, log-probabilities and two gradients, all in 16 bits.
-fused: flash-attention's, on 16-bit logits, or torch's in a model that torch.compile compiles as a whole with its loss,
-as nanoGPT and nanochat do: it keeps the 16-bit logits and makes 16-bit gradients. parallel: Megatron's and nanotron's,
-in place, on logits that stay cut over tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
-chunked: the head and the loss for a few tokens at a time, as in TRL and Liger; what these tokens need is not planned.
+fused: flash-attention's, or torch's that is compiled by itself, as in torchtitan, both on 16-bit logits: it keeps them
+and makes 16-bit gradients. A model compiled with its loss needs more if it also returns the logits, as nanoGPT does: 6
+bytes under autocast, for which "half" is the nearest that is enough; "torch" in fp32.
+parallel: Megatron's and nanotron's, in place, on logits that stay cut over tensor-parallel ranks. dtensor: torch's
+`loss_parallel`, with six fp32 tensors. chunked: the head and the loss for a few tokens at a time, as in TRL and Liger;
+what these tokens need is not planned.
 """
 CHOICES: dict[str, Iterable[str]] = {
     "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": ("none", "selective", "operators", "full"),
@@ -53,7 +55,9 @@ class Settings:
         attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not;
             "flash_copies" keeps copies of queries, keys and values from before their rotation too, as nanotron does.
         loss: one of `LOSSES`: how the logits and their gradients are held; "chunked" for a few tokens at a time,
-            "fused" also where torch.compile compiles the model as a whole with its loss, as in nanoGPT and nanochat.
+            "fused" on 16-bit logits, also where torch.compile compiles the loss by itself, as in torchtitan. If it
+            compiles the model with its loss and the model also returns the logits, as nanoGPT does: "half" under
+            autocast, "torch" in fp32.
         whole_logits: whether tensor-parallel ranks gather the logits before the loss, as plain code does.
         fp8: what is in 8 bits: nothing ("none"), the products of the layers' matrices ("matrices"), or what stage 3
             gathers for them too ("gathers"). Activations are kept in 16 bits.
@@ -64,7 +68,7 @@ class Settings:
         frozen: the type of frozen parameters: one of `FROZEN`.
         compiled: whether torch.compile fuses the layers' element-wise work: a gated layer keeps one product fewer.
             With the engines "torch" and "zero", it also moves fewer bytes. Others are timed with kernels fused by hand,
-            as in Megatron-LM. If the loss is compiled too, give loss="fused".
+            as in Megatron-LM. If the loss is compiled too, see `loss`.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
         offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
             ZeRO-Offload), "parameters" (stage 3).
