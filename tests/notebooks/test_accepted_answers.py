@@ -1,5 +1,6 @@
 """Later cells work with every answer that an exercise accepts, not only with its reference."""
 
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -11,11 +12,12 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
 from course_lib import World, exercises, parallel, planner
+from course_lib.data import TinyGPT
 from course_lib.parallel import Cut
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -219,3 +221,32 @@ def test_a_fraction_is_formatted_like_a_float(
         return shown
 
     assert tables(answer) == tables(reference(name)) != []
+
+
+def model_bytes_as_floats(model: Any) -> dict[str, float]:
+    return {part: float(nbytes) for part, nbytes in reference("memory.model")(model).items()}
+
+
+def state_bytes_as_floats(model: Any, optimizer: str) -> float:
+    return float(reference("memory.optimizer")(model, optimizer))
+
+
+def test_bytes_that_are_floats_are_printed_like_whole_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = {"memory.model": model_bytes_as_floats, "memory.optimizer": state_bytes_as_floats}
+    for name, answer in answers.items():
+        assert exercises.get(name).check(answer).status == "passed"
+
+    def printed(*solutions: Callable[..., Any]) -> str:
+        memory = SimpleNamespace(marks={"step 2": SimpleNamespace(by_category=Counter())})
+        names: dict[str, Any] = {
+            "nn": nn, "TinyGPT": TinyGPT, "model": TinyGPT(), "model_bytes": solutions[0], "state_bytes": solutions[1],
+            "guess_tied": SimpleNamespace(reveal=print), "makers": ["sgd", "adam"], "activations": int,
+            "side_by_side": SimpleNamespace(memory=[memory] * 2), "plots": SimpleNamespace(table=print),
+            "by_size": {4: 1_256_740, 8: 2_513_220},
+        }  # fmt: skip
+        beginnings = ("tied = TinyGPT", "rows = {}\nfor name, memory in zip(makers", "each = (by_size")
+        run_cells("02-where-the-memory-goes.ipynb", beginnings, names)
+        return capsys.readouterr().out
+
+    assert "65,536 bytes" in (right := printed(*map(reference, answers)))
+    assert printed(*answers.values()) == right
