@@ -158,6 +158,15 @@ def test_a_gather_that_never_comes_is_explained() -> None:
     assert exercise.check(made(exercise.name, no_hook)).mistake == "not-there-when-backward-begins"
 
 
+def test_a_gather_that_is_only_started_is_explained() -> None:
+    exercise = get("zero3.sharded_forward")
+    started = exercise.solution.replace(
+        "lambda grad: gather(unit)", "lambda grad: setattr(unit, 'finish', start_gather(unit))"
+    )
+    likely = exercise.check(made(exercise.name, started)).findings[0].likely
+    assert "the unit is not gathered at that moment" in likely and "Or its all-gather was only started" in likely
+
+
 @pytest.mark.parametrize("condition", ["if unit.flat is None:", "if isinstance(saved, tuple):"])
 def test_a_gather_that_waits_for_a_saved_parameter_is_explained(condition: str) -> None:
     exercise = get("zero3.sharded_forward")

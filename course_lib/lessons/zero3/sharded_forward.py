@@ -223,8 +223,9 @@ GATHER = """
 HOOK = "output.register_hook(lambda grad: gather(unit))\n"
 
 exercise.edit("not-there-when-backward-begins", {HOOK: f"if x.requires_grad:\n    {HOOK}".replace("output", "x")}, """
-    A parameter is empty when its gradient arrives, and the gradient does not fit: nothing has gathered the unit again.
-    A hook on `x` would be too late, because most gradients arrive before that of `x`.""" + GATHER)
+    A parameter is empty when its gradient arrives, and the gradient does not fit: the unit is not gathered at that
+    moment. It was never gathered again, or too late, or it was freed again. A hook on `x` would be too late, because
+    most gradients arrive before that of `x`.""" + GATHER)
 
 exercise.edit("gathered-by-a-hook-on-any-x", {"output.register_hook": "x.register_hook"}, """
     A hook on `x` is too late, because most gradients arrive before that of `x`, at parameters that are still empty. And
@@ -235,9 +236,11 @@ exercise.edit("gathered-by-the-gradient-of-the-module", {HOOK: "", "gather(unit)
     A parameter is empty when its gradient arrives, and the gradient does not fit. If the input of a module has a
     gradient, a full backward hook runs when that has been computed, at the end of the module's backward.""" + GATHER)
 
-exercise.edit("backward-as-it-was", {HOOK: "", "with saved_tensors_hooks(pack, unpack):": "if True:"}, """
-    A parameter is empty when its gradient arrives, and the gradient does not fit: nothing has gathered the unit again.
-    Besides, autograd keeps views of `unit.flat`, and with them its memory: it does not call `pack`.""" + GATHER)
+exercise.edit("not-there-in-backward", {HOOK: "", "with saved_tensors_hooks(pack, unpack):": "if True:"}, """
+    A parameter is empty when its gradient arrives, and the gradient does not fit: the unit is not gathered at that
+    moment. It was never gathered again, or too late, or it was freed again. Or its all-gather was only started: the
+    parameters stay empty until the function that `start_gather` returns is called. Outside `saved_tensors_hooks`,
+    autograd also keeps views of `unit.flat`, and with them its memory.""" + GATHER)
 
 exercise.edit("freed-by-the-gradient-of-x", {
     "return output": "if x.requires_grad:\n    x.register_hook(lambda grad: free(unit))\nreturn output"}, """
