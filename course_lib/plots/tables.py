@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from html import escape
 from typing import Any
 
@@ -78,6 +79,8 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]], n
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, Fraction):
+        value = int(value) if value.denominator == 1 else float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,5 +1,7 @@
 """Tables and curves: what they show, and what they refuse."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -14,6 +16,10 @@ def test_a_table_aligns_numbers_and_separates_thousands() -> None:
         "one     2,244,768     0.5",
         "all            40  0.3333",
     ]
+
+
+def test_fractions_are_shown_like_other_numbers() -> None:
+    assert table([{"a": Fraction(65, 32), "b": Fraction(4096)}]).rows == (("2.031", "4,096"),)
 
 
 def test_rows_with_names_have_them_in_their_first_cell() -> None:
