@@ -192,7 +192,8 @@ def table_html(table: tuple[Row, ...]) -> str:
 
 
 def _row_html(row: Row) -> str:
-    mark, style = ("✗ differs", ' class="course-differs"') if row.differs else ("✓ same", "")
+    right = "✓ within" if row.within else "✓ same"
+    mark, style = ("✗ differs", ' class="course-differs"') if row.differs else (right, "")
     cells = "".join(f"<td>{escape(text)}</td>" for text in (row.expected, row.yours, mark))
     rank = "" if row.rank is None else f'<th scope="row">{row.rank}</th>'
     return f"<tr{style}>{rank}{cells}</tr>"

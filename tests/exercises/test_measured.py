@@ -64,6 +64,19 @@ def test_who_holds_more_than_the_reference_is_told_how_much_on_which_rank_and_wh
     assert [(row.expected, row.yours) for row in finding.table] == [("at most 160 bytes", "320 bytes")] * 2
 
 
+def test_a_rank_that_holds_no_more_than_it_may_is_not_marked() -> None:
+    def keeps_a_view_on_rank_1(x):
+        part = x.chunk(dist.get_world_size())[dist.get_rank()]
+        return part if dist.get_rank() == 1 else part.clone()
+
+    (finding,) = SHARD.check(keeps_a_view_on_rank_1).findings
+    assert str(finding).split("\n")[1:4] == [
+        "    rank  expected           yours",
+        "    0     at most 160 bytes  160 bytes",
+        "  ✗ 1     at most 160 bytes  320 bytes",
+    ]
+
+
 def test_the_reference_of_stage_2_holds_each_gradient_shard_once() -> None:
     """When the last of eight equal buckets is sent, seven shards have arrived, and one is on its way."""
     layers = 8

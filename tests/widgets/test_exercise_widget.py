@@ -209,11 +209,13 @@ def test_a_finding_cannot_become_html() -> None:
 
 
 def test_every_row_says_in_words_whether_it_differs() -> None:
-    rows = (Row(rank=0, expected="1", yours="1"), Row(rank=1, expected="2", yours="3"))
-    html = finding_html(Finding(observed="", action="", table=rows))
+    rows = [Row(rank=0, expected="1", yours="1"), Row(rank=1, expected="2", yours="3")]
+    rows += [Row(rank=2, expected="at most 4", yours="3", within=True)]
+    html = finding_html(Finding(observed="", action="", table=tuple(rows)))
 
     assert '<th scope="row">0</th><td>1</td><td>1</td><td>✓ same</td>' in html
     assert '<th scope="row">1</th><td>2</td><td>3</td><td>✗ differs</td>' in html
+    assert '<th scope="row">2</th><td>at most 4</td><td>3</td><td>✓ within</td>' in html
 
 
 def test_news_are_read_out(tried: Tried) -> None:

@@ -15,15 +15,19 @@ SHAPES = {"passed": "✓", "failed": "✗", "error": "!", "unattempted": "○"}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One rank of a finding's table: the expected and the given result, as short texts. Without ranks, it is None."""
+    """One rank of a finding's table: the expected and the given result, as short texts. Without ranks, it is None.
+
+    `within` says that `expected` is a limit, such as "at most 3", and that the result is within it.
+    """
 
     rank: int | None
     expected: str
     yours: str
+    within: bool = False
 
     @property
     def differs(self) -> bool:
-        return self.expected != self.yours
+        return not self.within and self.expected != self.yours
 
 
 @dataclass(frozen=True, kw_only=True)

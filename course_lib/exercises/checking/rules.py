@@ -52,7 +52,7 @@ def at_most(op: str, count: int) -> Rule:
                 observed=f"{trial.who(ranks)} called {op} {times} times; {count} would do.",
                 action=f"Find the {op} whose result a different call could return as well.",
                 table=tuple(
-                    Row(rank=rank, expected=f"at most {count}" if made > count else str(made), yours=str(made))
+                    Row(rank=rank, expected=f"at most {count}", yours=str(made), within=made <= count)
                     for rank, made in counts.items()
                 ),
             )
@@ -157,11 +157,10 @@ _WORDS = {"optimizer": "optimizer state", "communication": "communication buffer
 
 
 def byte_rows(yours: dict[int, int], most: dict[int, int], over: list[int]) -> tuple[Row, ...]:
-    """Return a row for each rank: the most that it may have if it is one of `over`; the others do not differ."""
-    texts = {rank: f"{nbytes:,} bytes" for rank, nbytes in yours.items()}
+    """Return a row for each rank, with the most that it may have; the ranks in `over` have more."""
     return tuple(
-        Row(rank=rank, expected=f"at most {most[rank]:,} bytes" if rank in over else text, yours=text)
-        for rank, text in texts.items()
+        Row(rank=rank, expected=f"at most {most[rank]:,} bytes", yours=f"{nbytes:,} bytes", within=rank not in over)
+        for rank, nbytes in yours.items()
     )
 
 
