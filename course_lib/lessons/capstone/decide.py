@@ -188,7 +188,7 @@ exercise.edit("nothing-recomputed", {'"full"': '"none"', '"batch": 8': '"batch":
     sequence. Next: let backward recompute them: look at the settings of checkpointing.""")
 
 exercise.edit("small-micro-batches", {'"batch": 8': '"batch": 1'}, """
-    Your micro-batches have one sequence, so a step has 16 of them, and each gathers all parameters over Ethernet.
+    Your micro-batches have one sequence, so a step has 16 of them, and each gathers all parameters.
     Next: choose larger micro-batches, and look at the peak.""")
 
 exercise.edit("fast-network", {'"ethernet"': '"infiniband"'}, """
