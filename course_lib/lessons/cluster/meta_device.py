@@ -67,9 +67,9 @@ def never_whole(trial: Trial) -> Iterator[Finding]:
         held, allowed = yours.marks[FILLED].peak_bytes, expected.marks[FILLED].peak_bytes + LAYER_BYTES
         if held > allowed:
             yield Finding(
-                observed=f"rank {rank} held up to {held:,} bytes; {allowed:,} suffice.",
-                likely=f"All layers are in memory at once: {WHOLE_BYTES:,} bytes." if held > WHOLE_BYTES else "",
-                action="Find the line after which this rank holds all layers, in a model or in a list of tensors.",
+                observed=f"rank {rank} held up to {held:,} bytes; {allowed:,} suffice. "
+                f"All layers together have {WHOLE_BYTES:,}.",
+                action="Find the line after which this rank holds too much, in a model or in a list of tensors.",
             )
             break
 
