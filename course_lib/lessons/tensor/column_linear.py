@@ -114,8 +114,7 @@ exercise.edit("whole-bias", {"bias.clone()": "whole.bias.detach().clone()"}, """
 
 exercise.edit("always-float32", {"shard.weight = nn.Parameter(weight.clone())\n"
     "shard.bias = nn.Parameter(bias.clone())": 'shard.load_state_dict({"weight": weight, "bias": bias})'}, """
-    Your layer is float32, whatever the dtype of `whole` is: `nn.Linear` makes float32 parameters, and copying into them
-    converts the values. Next: give the layer the dtype of the weight.
+    Your layer is float32, whatever the dtype of `whole` is. Next: give the layer the dtype of the weight.
     """)
 
 exercise.edit("no-bias", {"len(weight))": "len(weight), bias=False)", "shard.bias = nn.Parameter(bias.clone())\n":
