@@ -97,8 +97,8 @@ def copied_bytes(tensors: list[torch.Tensor]) -> int:
 
 
 exercise.edit("overwrites", {"tensor.clone()": "tensor"}, """
-    A broadcast writes rank 0's values into the tensor that you pass. Here that is the rank's own tensor: `original =
-    tensor` is a second name, not a second tensor. So each tensor becomes a copy, and its own values are lost.
+    A broadcast writes rank 0's values into the tensor that you pass. Here that is the rank's own tensor, so each tensor
+    becomes a copy, and its own values are lost. A second name, as in `original = tensor`, is not a second tensor.
     Next: broadcast into a tensor of its own.""")
 
 exercise.edit("compares-with-itself", {"dist.broadcast(original, src=0)\n": ""}, """
@@ -107,7 +107,7 @@ exercise.edit("compares-with-itself", {"dist.broadcast(original, src=0)\n": ""},
     Next: bring rank 0's values to the clone before you compare with it.""")
 
 exercise.edit("rank-0-counts-too", {"dist.get_rank() != 0 and": ""}, """
-    Rank 0 compares its tensors with themselves, and counts them all as copies. It holds the originals.
+    Rank 0 counts all its tensors as copies. It holds the originals.
     Next: let rank 0 take part in the broadcast and count nothing.""")
 
 exercise.edit("elements", {" * tensor.element_size()": ""}, """
