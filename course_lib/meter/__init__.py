@@ -10,6 +10,7 @@ from .memory_meter import MemoryMeter, mark
 from .optimizer_steps import OptimizerSteps
 from .replay import Film, Replay, film
 from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file, outward
+from .tensors.aliases import Handle
 from .tensors.holders import variables
 from .tensors.storages import Span, is_dense, overlap, spans, storage_of, tensors_in
 from .timeline import Timeline, slowest
@@ -24,6 +25,7 @@ __all__ = [
     "CommCall",
     "Communication",
     "Film",
+    "Handle",
     "MemoryMeter",
     "MemoryReport",
     "OptimizerSteps",

@@ -17,7 +17,7 @@ from .ledger.peak import peak_of
 from .ledger.purposes import purposes
 from .memory import CudaMemory, MemoryReport, Snapshot, StillHeld
 from .optimizer_steps import StepRecorder
-from .tensors.aliases import Aliases, AliasesInUse, Progress
+from .tensors.aliases import Aliases, AliasesInUse, Handle, Progress
 from .tensors.graph import makes_gradient
 from .tensors.holders import holders
 from .tensors.storages import ORDINARY, plain, storage_of, tensors_in
@@ -191,9 +191,13 @@ class MemoryMeter:
         aliases: Aliases = operators.unwatched(lambda: Aliases(arguments))()
         return aliases
 
-    def lent(self, aliases: Aliases, progress: Progress) -> None:
-        """Record that the collective of `aliases` was called."""
-        self._aliases_in_use.add(aliases, progress)
+    def lent(self, aliases: Aliases, progress: Progress, handle: Handle | None) -> None:
+        """Record that the collective of `aliases` was called. `handle` is that of its Work, if the rank goes on."""
+        self._aliases_in_use.add(aliases, progress, handle)
+
+    def waited(self, work: Any) -> None:
+        """Record that the rank waits for a Work."""
+        self._aliases_in_use.waited(work)
 
     def _assign(self, tensor: Tensor, category: str) -> bool:
         """Set the persistent category of a tensor. Return whether it was known."""

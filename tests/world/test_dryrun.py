@@ -101,6 +101,24 @@ def test_functional_collectives_and_dtensors_hold_what_they_hold_in_a_simulated_
         assert told(run.memory[rank], run.comm[rank]) == told(whole.memory[rank], whole.comm[rank])
 
 
+def in_the_background() -> None:
+    """Start calls of temporary tensors, and wait for all of them."""
+    started = []
+    for _ in range(4):
+        shard = torch.empty(10)
+        started.append((dist.reduce_scatter_single(shard, torch.ones(10 * RANKS), async_op=True), shard))
+    mark("started")
+    for work, _ in started:
+        work.wait()
+
+
+def test_the_tensors_of_asynchronous_calls_count_until_the_wait_as_in_a_simulated_world() -> None:
+    whole, run = World(RANKS).run(in_the_background), dry(in_the_background, world_size=RANKS, rank=0)
+    assert told(run.memory[0], run.comm[0]) == told(whole.memory[0], whole.comm[0])
+    assert run.memory[0].marks["started"].current_bytes == run.memory[0].peak_bytes == 4 * 4 * (10 + 10 * RANKS)
+    assert run.memory[0].current_bytes == 4 * 4 * 10
+
+
 # -- at scale ----------------------------------------------------------------------------------------------------
 
 

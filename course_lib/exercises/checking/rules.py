@@ -128,16 +128,20 @@ def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Ru
     return rule
 
 
-def lets_go(at: str, *, slack: int = 64) -> Rule:
+def lets_go(at: str, *, slack: int = 64, late_sends: bool = False) -> Rule:
     """At the mark `at`, no rank holds over `slack` bytes more than with the reference, for whatever purpose.
 
+    With `late_sends`, a rank may also hold the tensors of all sends that it has started and not waited for.
     The sum may differ by a few bytes from run to run, so only the table contains it. A rank that does not reach the
     mark passes. Where an earlier mark saw the module's parameters, the finding names what still holds their memory.
     """
 
     def rule(trial: Trial) -> Iterator[Finding]:
         yours, expected = _held_at(trial.yours, at), _held_at(trial.expected, at)
-        over = [rank for rank in yours if yours[rank] > expected[rank] + slack]
+        most = {rank: nbytes + slack for rank, nbytes in expected.items()}
+        if late_sends:
+            most = {rank: nbytes + _being_sent(trial.yours, rank, at) for rank, nbytes in most.items()}
+        over = [rank for rank in yours if yours[rank] > most[rank]]
         if not over:
             return
         rank = over[0]
@@ -147,7 +151,7 @@ def lets_go(at: str, *, slack: int = 64) -> Rule:
             observed=f"{trial.who([rank])} holds more {at} than it needs.{holders}",
             action="Look for what still refers to a tensor that is not needed: a variable, a gradient, an attribute, a "
             "view, a function that closes over it. Memory is freed with the last of them.",
-            table=byte_rows(yours, {rank: nbytes + slack for rank, nbytes in expected.items()}, over),
+            table=byte_rows(yours, most, over),
         )
 
     return rule
@@ -176,6 +180,14 @@ def _held(observation: Observation, category: str, at: str | None) -> dict[int, 
 def _held_at(observation: Observation, at: str) -> dict[int, int]:
     marks = {rank: report.marks.get(at) for rank, report in enumerate(observation.memory)}
     return {rank: snapshot.current_bytes for rank, snapshot in marks.items() if snapshot is not None}
+
+
+def _being_sent(observation: Observation, rank: int, at: str) -> int:
+    """Return the bytes of the sends that a rank has started before the mark, and has not waited for."""
+    if (snapshot := observation.memory[rank].marks.get(at)) is None:
+        return 0
+    sends = [call for call in observation.calls[rank] if call.op == "send"]
+    return sum(call.total_bytes for call in sends if call.issued < snapshot.seconds < call.handle_waited)
 
 
 def _snapshot(observation: Observation, rank: int, at: str | None) -> Snapshot:

@@ -66,6 +66,7 @@ class Call(CommCall):
     least_finite: float = 0.0  # NaN or infinity if the rank brought one to the call, except to a maximum or minimum
     match: int = 0  # the number of its pending call, from 1; 0 if it has no peers, as in a dry run
     open_handle: bool = False  # the learner's code had the Work, and never waited or asked for its state
+    handle_waited: float = inf  # when the learner's code, which had the Work and never asked for its state, waited
     used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, if strict
 
     def __repr__(self) -> str:
@@ -191,6 +192,7 @@ class Progress:
     waited_from: float = inf
     used_at: SourceLine | None = None
     open_handle: bool = False  # the learner's code has the Work, and has not waited or asked for its state
+    handle_waited: float = inf
     delivering: bool = False  # the transport's thread has not finished delivering the result
     at_end_of_backward: bool = False  # the callbacks queued for the end of its backward pass are running
 
@@ -205,6 +207,7 @@ class Progress:
             waited_from=self.waited_from,
             used_at=self.used_at,
             open_handle=self.open_handle,
+            handle_waited=self.handle_waited,
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from ...meter import is_learners, storage_of, tensors_in
+from ...meter import Handle, is_learners, storage_of, tensors_in
 from ..learner_code import is_of_ddp, receiver_of_work
 from ..torch_hooks import private
 from .call import Call, Progress
@@ -58,11 +58,11 @@ class LocalCall:
     future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
     arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
     waits: bool = True  # the rank waits in it, or in C++ that has made it
+    handle: Handle | None = None  # that of its Work, if the rank goes on
     receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
     _modes: _Modes = field(default_factory=_Modes.here)
     _identity: Identity | None = None
     _result: Any = None
-    _work: Any = None
     _outputs: frozenset[int] = frozenset()  # identifies the storages that receive the result
 
     @property
@@ -86,7 +86,7 @@ class LocalCall:
         self._identity, self.future = identity, Future()
         self.arrived = self.future.then(partial(self._delivered, on_arrival))
         # While the Work lives, torch returns this object to the rank.
-        result, self._work = private.pending_result(operator, arguments, self.arrived)
+        result, self.handle = private.pending_result(operator, arguments, self.arrived)
         storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
         self._outputs = frozenset(storage._cdata for storage in storages if storage is not None)
         return result
@@ -104,7 +104,7 @@ class LocalCall:
     def is_of(self, waited: Any) -> bool:
         """Return whether `waited` is the call's Work, or a tensor that receives its result."""
         if not isinstance(waited, torch.Tensor):
-            return waited is self._work
+            return self.handle is not None and waited is self.handle.work
         storage = storage_of(waited)
         return storage is not None and storage._cdata in self._outputs
 

@@ -130,7 +130,7 @@ class InterposedRank:
             loan = self.meter.lend(arguments.values())
             local = self._recorded(operator, arguments, unwatched(partial(execute, *loan.arguments)))
             result = self._collective(operator, arguments, local)
-            self.meter.lent(loan, local.progress)
+            self.meter.lent(loan, local.progress, local.handle)
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
@@ -166,10 +166,12 @@ class InterposedRank:
         with self.shielded():
             self._peers.called_outside(self.rank, self.recorder.made_here(op, "", ()))
 
-    def asked(self, work: Any) -> None:
+    def asked(self, work: Any, *, waits: bool = False) -> None:
         """Note that the thread waits for a Work, or asked for its state or its future."""
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
             local.progress.open_handle = False
+            if waits:
+                local.progress.handle_waited = local.progress.now()
             self._open_handles.pop(local, None)
             if self.in_flight is not None:
                 self.in_flight.give_back(local)
@@ -177,10 +179,12 @@ class InterposedRank:
     def waiting(self, waited: Any) -> None:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
         Raise the error that ended the call or the run."""
+        if self.meter is not None:
+            self.meter.waited(waited)
         if not self._promised and not self._open_handles:
             return
         with self._in_the_world():
-            self.asked(waited)
+            self.asked(waited, waits=True)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
                 local.progress.wait_begins()
                 self._peers.wait_for(local)

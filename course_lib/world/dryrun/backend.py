@@ -89,13 +89,15 @@ class DryRank(RankThread):
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         progress = self.recorder.collective(operator, arguments, ("cpu",))
         progress.matched = progress.done = progress.call.issued
-        if self.meter is not None:
-            self.meter.lend(arguments.values())  # sets their category; no transport borrows them
+        loan = None if self.meter is None else self.meter.lend(arguments.values())
         tensors = list(tensors_in(arguments))
         if not any(isinstance(tensor, private.FakeTensor) for tensor in tensors):
             return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same ones
         self._mode.forget(tensors)
-        return private.completed(operator, arguments)
+        result, handle = private.completed(operator, arguments)
+        if self.meter is not None and loan is not None:
+            self.meter.lent(loan, progress, handle)
+        return result
 
     def unpickler(self, packed: bytes) -> KernelUnpickler:
         return FakeUnpickler(packed, self._mode, self._made)

@@ -26,6 +26,7 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers
 from torch.utils._pytree import tree_map_only
 
 from ...errors import CourseError
+from ...meter import Handle
 
 native: Any = torch._C._distributed_c10d
 cpu_kernels: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -200,11 +201,11 @@ def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) 
     return True
 
 
-def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
-    """Return the result of an asynchronous `operator` while `future` is open, and its Work."""
-    work = native._create_work_from_future(future)
-    outputs = next(iter(arguments.values()))
-    return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
+def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Handle]:
+    """Return the result of an asynchronous `operator` while `future` is open, and the handle of its Work."""
+    handle = Handle(native._create_work_from_future(future))
+    outputs, boxed = next(iter(arguments.values())), handle.work.boxed()
+    return ((outputs, boxed) if len(operator._schema.returns) == 2 else boxed), handle
 
 
 def without_mode(value: Any) -> Any:
@@ -215,11 +216,11 @@ def without_mode(value: Any) -> Any:
         )
 
 
-def completed(operator: Any, arguments: dict[str, Any]) -> Any:
-    """Return the result of `operator` as if its group had finished at once."""
+def completed(operator: Any, arguments: dict[str, Any]) -> tuple[Any, Handle | None]:
+    """Return the result of `operator` as if its group had finished at once, and the handle of its Work."""
     if not operator._schema.returns:
-        return None
+        return None, None
     outputs = next(iter(arguments.values()))
     future: Any = torch.futures.Future()
     future.set_result(list(outputs) if isinstance(outputs, list | tuple) else [outputs])
-    return pending_result(operator, arguments, future)[0]
+    return pending_result(operator, arguments, future)

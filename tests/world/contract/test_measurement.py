@@ -1,9 +1,12 @@
 """A rank holds, sends and calls the same on every backend, and its times are in order."""
 
+import time
+
 import pytest
 import torch
+import torch.distributed as dist
 
-from course_lib import CourseError, World, zero
+from course_lib import CourseError, World, mark, zero
 from tests.world.programs import rank, train
 
 
@@ -50,3 +53,52 @@ def test_cudas_allocator_rounds_on_every_backend(world) -> None:
     by_need, by_cuda = (world(2, allocator=allocator).run(program) for allocator in (None, "cuda"))
     assert [report.peak_bytes % 512 for report in by_cuda.memory] == [0, 0]
     assert by_need.memory[0].peak_bytes < by_cuda.memory[0].peak_bytes
+
+
+N = 1000
+
+
+def scattered():
+    shard = torch.empty(N // 2)
+    return [dist.reduce_scatter_single(shard, torch.ones(N), async_op=True)], shard
+
+
+def gathered():
+    whole = torch.empty(2 * N)
+    return [dist.all_gather_single(whole, torch.ones(N), async_op=True)], whole
+
+
+def exchanged():
+    arriving, peer = torch.empty(N), 1 - rank()
+    return [dist.isend(torch.ones(N), peer), dist.irecv(arriving, peer)], arriving
+
+
+def in_the_background(start):
+    """Start a call of a temporary tensor 20 times, and let every second one end. Then wait for its handles, or drop
+    them."""
+    mark("before")
+    for number in range(20):
+        works, result = start()
+        while number % 2 and not all(work.is_completed() for work in works):
+            time.sleep(1e-4)
+        mark(f"{number} started")
+        if number % 4 < 2:
+            [work.wait() for work in works]
+        else:
+            while not all(work.is_completed() for work in works):
+                time.sleep(1e-4)
+            works.clear()
+        mark(f"{number} ended")
+        del works, result
+
+
+@pytest.mark.parametrize("start", [scattered, gathered, exchanged])
+def test_the_tensors_of_a_call_count_until_the_rank_waits_for_its_handle_or_drops_it(world, start) -> None:
+    for report in world(2).run(in_the_background, start).memory:
+        before = report.marks["before"].current_bytes
+        started, ended = (
+            {report.marks[f"{number} {when}"].current_bytes - before for number in range(20)}
+            for when in ("started", "ended")
+        )
+        (result,) = ended
+        assert started == {result + 4 * N} and report.peak_bytes == before + result + 4 * N
