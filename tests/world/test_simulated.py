@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from course_lib import RankError, World
 from course_lib.world.collectives.local_call import LocalCall
@@ -312,3 +314,18 @@ def test_ranks_that_ask_for_a_new_operator_at_once_get_one_object() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert others == [first] * 3
+
+
+@pytest.mark.parametrize("device", ["cuda", "mtia"])
+def test_a_loaders_worker_finds_the_lock_free_that_a_seeding_rank_holds(device) -> None:
+    """`torch.manual_seed` holds it for a moment, and each worker calls that."""
+
+    def batches_beside_a_seeding_rank() -> int:
+        lock = getattr(torch, device)._initialization_lock if dist.get_rank() == 0 else nullcontext()
+        with lock:
+            dist.barrier()
+            loaded = len(list(DataLoader([1, 2], num_workers=1, timeout=20))) if dist.get_rank() == 1 else 0
+            dist.barrier()
+        return loaded
+
+    assert list(World(2, timeout=60).run(batches_beside_a_seeding_rank)) == [0, 2]

@@ -255,6 +255,7 @@ def _replacements() -> Iterator[Replacement]:
 def rank_threads() -> Iterator[None]:
     """Let threads be `interposed` inside the block."""
     private.keep_device_guard()
+    private.free_locks_in_forks()
     private.native._set_thread_isolation_mode(True)  # a registry of group names for each thread, in C++
     try:
         with replaced(_replacements()):

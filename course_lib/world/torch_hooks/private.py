@@ -3,6 +3,8 @@
 In worlds, only the modules of `torch_hooks` and `dryrun`, and `simulated.py`, use private torch names.
 """
 
+import functools
+import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -152,6 +154,17 @@ def keep_device_guard() -> None:
     2.11 the first thread that needs the guard owns it, and frees it at its end: then the next one crashes Python. The
     thread that runs a world outlives the ranks."""
     torch._C._ensureCUDADeviceGuardSet()
+
+
+@functools.cache  # once in a process, which keeps what is registered
+def free_locks_in_forks() -> None:
+    """Let a process that a rank's thread forks, such as a DataLoader's worker, find the locks of `torch.manual_seed`
+    free. A different rank may hold one at that moment, and the worker has no thread that would release its copy."""
+    if hasattr(os, "register_at_fork"):  # Windows has no forks
+        for device in ("cuda", "mtia", "xpu"):
+            lock: Any = getattr(getattr(torch, device, None), "_initialization_lock", None)
+            if lock is not None:
+                os.register_at_fork(after_in_child=lock._at_fork_reinit)
 
 
 def clear_dtensor_cache() -> None:
