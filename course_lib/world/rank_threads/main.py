@@ -5,7 +5,7 @@ import functools
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -73,13 +73,18 @@ def _inherited(main: _MainOfRanks) -> Iterator[Replacement]:
         of_rank, function = getattr(own, "main", None), thread.run
 
         def run() -> None:
-            del vars(thread)["run"]  # a thread that holds itself would stay until Python's collector finds it
+            patch.close()  # a thread that holds itself would stay until Python's collector finds it
             own.main = of_rank
             function()
 
+        patch = ExitStack()
         if of_rank is not None:
-            vars(thread)["run"] = run
-        start(thread)
+            patch.enter_context(replaced([(thread, "run", run)]))
+        try:
+            start(thread)
+        except BaseException:
+            patch.close()
+            raise
 
     yield threading.Thread, "start", start_with_main
 

@@ -42,11 +42,25 @@ def lets_go():
     ended = weakref.ref(worker)
     del worker
     return ended() is None
+
+def keeps_its_own_run():
+    worker, ran = threading.Thread(), []
+    worker.run = run = lambda: ran.append(1)
+    worker.start()
+    worker.join()
+    try:
+        worker.start()
+    except RuntimeError:
+        return worker.run is run, ran
 """
 
 
 def test_a_thread_that_has_ended_is_gone_at_once(cells: dict[str, Any]) -> None:
     assert list(World(2).run(cells["lets_go"])) == [True, True]
+
+
+def test_a_thread_keeps_the_run_that_the_program_gave_it(cells: dict[str, Any]) -> None:
+    assert list(World(2).run(cells["keeps_its_own_run"])) == [(True, [1])] * 2
 
 
 @pytest.mark.parametrize("backend", ["simulated", "processes"])
