@@ -54,6 +54,8 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             "take `breakpoint()` (or pdb) out, and print what you want to know: the debugger ends a rank that has no "
             "keyboard."
         )
+    if report.raised.type in ("ConnectionResetError", "EOFError") and "in _try_get_data" in report.raised.traceback:
+        advice = advice_for("DataLoader worker (pid")  # torch asks too early whether the process has ended
     return headline, advice_for(report.raised.message) or advice
 
 

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from course_lib import RankError, World
 from tests.world import functional
@@ -376,6 +377,19 @@ def test_a_line_that_needs_a_gpu(line) -> None:
         "World(…, gpus=True). Or"
     )
     assert advice.endswith("If GPUs are pretended already, leave that line out: they lack what it asks for.")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, EOFError])
+def test_a_connection_to_a_process_that_loaded_data(error) -> None:
+    def program() -> None:
+        def get(timeout):
+            raise error
+
+        batches = iter(DataLoader([1], num_workers=1))
+        batches._data_queue.get = get
+        next(batches)
+
+    assert "Next: a process that loads data has ended" in str(failure(World(1), program))
 
 
 def test_ddp_that_backward_meets_twice() -> None:
