@@ -193,6 +193,22 @@ def test_streams_events_and_seeds_do_nothing(gpus) -> None:
     assert gpus(1).run(program)[0] == (True, True, [1, 1])
 
 
+def test_a_random_state_of_the_gpu_is_set_again(gpus) -> None:
+    def program():
+        def drawn_twice(get, set_again):
+            state = get()
+            first = torch.rand(4, device="cuda").tolist()
+            set_again(state)
+            return first == torch.rand(4, device="cuda").tolist()
+
+        cuda = torch.cuda
+        return drawn_twice(cuda.get_rng_state, cuda.set_rng_state), drawn_twice(
+            cuda.get_rng_state_all, cuda.set_rng_state_all
+        )
+
+    assert gpus(1).run(program)[0] == (True, True)
+
+
 # -- training ----------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
@@ -83,7 +83,7 @@ def _statistics(device: Any = None) -> dict[str, int]:
 
 _NOTHING_TO_DO = (
     *("init", "synchronize", "set_stream", "ipc_collect"),
-    *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+    *("manual_seed", "manual_seed_all", "seed", "seed_all"),
     *("empty_cache", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
 )
 
@@ -117,6 +117,14 @@ def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
     def stream(*args: Any, **kwargs: Any) -> Stream:
         return Stream()
 
+    def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+        if not by_torch():  # torch also sets the CPU's
+            torch.set_rng_state(new_state)
+
+    def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+        if not by_torch():
+            torch.set_rng_state(next(iter(new_states)))
+
     return dict.fromkeys(_NOTHING_TO_DO, lambda *args, **kwargs: None) | {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -130,6 +138,8 @@ def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "get_device_properties": lambda device=None: about,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "set_rng_state": set_rng_state,
+        "set_rng_state_all": set_rng_state_all,
         "current_stream": stream,
         "default_stream": stream,
         "stream": stream,
