@@ -104,8 +104,10 @@ def with_kernels_classes(value: Any) -> Any:
         if issubclass(kind, type):
             stuck |= kernels_class(one) is not one
             continue
+        _hold_kernels_classes(one)
         if issubclass(kind, FunctionType):
-            unread += [*(one.__closure__ or ()), one.__globals__ if one.__module__ == "__main__" else None]
+            unread += [*(one.__closure__ or ()), *(one.__defaults__ or ()), one.__kwdefaults__, vars(one)]
+            unread += [one.__globals__] if one.__globals__.get("__name__") == "__main__" else []
             continue
         try:
             if kind not in kinds:
@@ -115,23 +117,27 @@ def with_kernels_classes(value: Any) -> Any:
                 object.__setattr__(one, "__class__", kernels)
         except TypeError:  # Python 3.11 refuses this for classes derived from tuple, int or bytes
             stuck = True
-        _hold_kernels_classes(one)
         unread += filter(gc.is_tracked, gc.get_referents(one))  # its class is among them
     return _copied(value) if stuck else value
 
 
 def _hold_kernels_classes(one: Any) -> None:
-    """Replace the classes of a rank in a dictionary, a list, or a variable of a function, such as that of `super()`."""
-    if issubclass(type(one), dict):
+    """Replace the classes of a rank in a dictionary or a list, and in the defaults and variables of a function, such as
+    that of `super()`."""
+    kind = type(one)
+    if issubclass(kind, dict):
         dict.update(one, {key: kernels_class(held) for key, held in dict.items(one) if issubclass(type(held), type)})
-    elif issubclass(type(one), list):
-        for at, held in enumerate(list.copy(one)):
-            if issubclass(type(held), type):
-                list.__setitem__(one, at, kernels_class(held))
-    elif type(one) is CellType:
+    elif issubclass(kind, list):
+        list.__setitem__(one, slice(None), [*map(_kernels, list.__iter__(one))])
+    elif issubclass(kind, FunctionType) and one.__defaults__:
+        one.__defaults__ = tuple(map(_kernels, one.__defaults__))
+    elif kind is CellType:
         with contextlib.suppress(ValueError):  # it is empty
-            if issubclass(type(one.cell_contents), type):
-                one.cell_contents = kernels_class(one.cell_contents)
+            one.cell_contents = _kernels(one.cell_contents)
+
+
+def _kernels(held: Any) -> Any:
+    return kernels_class(held) if issubclass(type(held), type) else held
 
 
 def _derive_from_kernels(kind: type) -> None:

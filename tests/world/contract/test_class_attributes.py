@@ -162,9 +162,20 @@ def stores():
     return net, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
 
 def hooks():
-    net, seen = Net(), []
+    net, seen = Doubled(), []
     net.layer.weight.register_hook(lambda grad: seen.append(1))
-    return net, seen, lambda: (Net(), Doubled()(torch.ones(1, 2)))
+    net.kinds = [type(module) for module in net.modules()]
+    return net, seen, lambda kind=Net: (kind(), Net(), Doubled()(torch.ones(1, 2)))
+
+def functions():
+    @functools.wraps(torch.sum)
+    def wrapped(kind=Net, first=Config(1), *, other=Config):
+        return kind(), first, other(2), Config(3)
+    wrapped.seen = [Config(4)]
+    return wrapped
+
+def cannot_be_copied():
+    return (Net,), (number for number in range(3))
 
 def returns_classes():
     return [type(module) for module in Doubled().modules()], {"kept": Count}, Count
@@ -252,7 +263,20 @@ def test_what_a_simulated_rank_returned_stays_one_with_its_functions(cells) -> N
     net, seen, make = World(2).run(cells["hooks"])[1]
     net(torch.ones(1, 2)).sum().backward()
     assert seen == [1]
-    assert isinstance(make()[0], cells["Net"])
+    assert net.kinds == [cells["Doubled"], torch.nn.Linear]
+    assert all(isinstance(one, cells["Net"]) for one in make()[:2])
+
+
+def test_a_returned_function_has_the_notebooks_classes(local_world, cells) -> None:
+    function, config = local_world(2).run(cells["functions"])[1], cells["Config"]
+    net, *configs = function()
+    assert isinstance(net, cells["Net"])
+    assert [*configs, *function.seen] == [config(1), config(2), config(3), config(4)]
+
+
+def test_a_simulated_rank_can_return_what_cannot_be_copied(cells) -> None:
+    kinds, numbers = World(2).run(cells["cannot_be_copied"])[1]
+    assert (len(kinds), list(numbers)) == (1, [0, 1, 2])
 
 
 def test_returned_classes_are_the_notebooks(local_world, cells) -> None:
