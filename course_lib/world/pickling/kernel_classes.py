@@ -82,6 +82,7 @@ def kernels_class(kind: type) -> type:
 
 
 _NOT_OF_A_RESULT = ModuleType | FrameType | TracebackType
+_TABLES = dict, set, frozenset
 
 
 def with_kernels_classes(value: Any) -> Any:
@@ -89,12 +90,12 @@ def with_kernels_classes(value: Any) -> Any:
     notebook's: there, `isinstance` and `==` would not know the rank's classes.
 
     They stay the same objects, and dictionaries, lists and functions that hold a class of the rank's are changed. Only
-    if Python does not let an object change its class, or something else holds a class of the rank's, the result is
-    copied, as from a process, except for its tensors.
+    if Python does not let an object change its class, something else holds a class of the rank's, or a key's hash has
+    changed with its class, the result is copied, as from a process, except for its tensors.
     """
     if len(_trackers) == len(_classes_by_tracker):  # no rank has a class
         return value
-    kinds, seen, unread, stuck = set[type](), set[int](), [value], False
+    kinds, seen, tables, unread, stuck = set[type](), set[int](), list[Any](), [value], False
     while unread:
         one = unread.pop()
         kind = type(one)  # `isinstance` would ask a `weakref.proxy` for the class of its object
@@ -117,7 +118,10 @@ def with_kernels_classes(value: Any) -> Any:
                 object.__setattr__(one, "__class__", kernels)
         except TypeError:  # Python 3.11 refuses this for classes derived from tuple, int or bytes
             stuck = True
+        tables += [one] if issubclass(kind, _TABLES) else []
         unread += filter(gc.is_tracked, gc.get_referents(one))  # its class is among them
+    with contextlib.suppress(Exception):  # a `__hash__` of the notebook's may work on ranks only
+        stuck |= not all(map(_finds_its_keys, tables))
     return _copied(value) if stuck else value
 
 
@@ -138,6 +142,13 @@ def _hold_kernels_classes(one: Any) -> None:
 
 def _kernels(held: Any) -> Any:
     return kernels_class(held) if issubclass(type(held), type) else held
+
+
+def _finds_its_keys(table: Any) -> bool:
+    """Return whether the hashes of a table's keys are those that it remembers: these make the hash of a frozen set of
+    the table. The operator `in` finds the key itself by chance."""
+    keys = frozenset(dict.copy(table) if issubclass(type(table), dict) else table)
+    return hash(keys) == hash(frozenset([*keys]))
 
 
 def _derive_from_kernels(kind: type) -> None:

@@ -174,8 +174,24 @@ def functions():
     wrapped.seen = [Config(4)]
     return wrapped
 
+class Typed:
+    def __init__(self, value):
+        self.value = value
+    def __eq__(self, other):
+        return type(self) is type(other) and self.value == other.value
+    def __hash__(self):
+        return hash((type(self), self.value))
+
+def tables(at):
+    key = Typed(1)
+    return [{key: 2}, {(key, 1): 3}, {key}, frozenset([key]), collections.Counter([key])][at]
+
+class OfRank:
+    def __hash__(self):
+        return dist.get_rank()
+
 def cannot_be_copied():
-    return (Net,), (number for number in range(3))
+    return {OfRank(): 1}, (Net,), (number for number in range(3))
 
 def returns_classes():
     return [type(module) for module in Doubled().modules()], {"kept": Count}, Count
@@ -274,9 +290,15 @@ def test_a_returned_function_has_the_notebooks_classes(local_world, cells) -> No
     assert [*configs, *function.seen] == [config(1), config(2), config(3), config(4)]
 
 
+def test_returned_tables_find_keys_that_hash_their_class(local_world, cells) -> None:
+    world, key = local_world(2), cells["Typed"](1)
+    for at, table in enumerate([{key: 2}, {(key, 1): 3}, {key}, frozenset([key]), collections.Counter([key])]):
+        assert world.run(cells["tables"], at)[1] == table
+
+
 def test_a_simulated_rank_can_return_what_cannot_be_copied(cells) -> None:
-    kinds, numbers = World(2).run(cells["cannot_be_copied"])[1]
-    assert (len(kinds), list(numbers)) == (1, [0, 1, 2])
+    table, kinds, numbers = World(2).run(cells["cannot_be_copied"])[1]
+    assert (len(table), len(kinds), list(numbers)) == (1, 1, [0, 1, 2])
 
 
 def test_returned_classes_are_the_notebooks(local_world, cells) -> None:
