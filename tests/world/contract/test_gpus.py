@@ -39,6 +39,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from course_lib import CourseError, CourseWarning, RankError, World, production
 from course_lib.world.torch_hooks.gpus import training
+from course_lib.world.torch_hooks.gpus.devices import placing
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs")
 
@@ -641,6 +642,9 @@ def test_results_that_are_made_of_nothing_are_where_the_inputs_are(gpus, operato
         assert (there.device.type, torch.cuda.memory_allocated()) == ("cpu", 0)
         x = x.cuda()
         here = compute(x)
+        with placing(True):
+            compute(x)
+            assert torch.zeros(1).device.type == "cuda"
         del x
         return here.device.type, torch.cuda.memory_allocated() - here.nbytes, torch.equal(here, there)
 
@@ -731,18 +735,23 @@ def test_a_result_that_is_saved_on_the_host_leaves_the_gpu(gpus, hooks) -> None:
             devices.append([one.device.type for one in ctx.saved_tensors])
             return 2 * gradient, None
 
-    devices = []
+    devices, packed = [], []
+
+    def pack(one):
+        packed.append(one.device.type)
+        return one.device, one.to("cpu")
 
     def program():
         x = torch.ones(8, MB // 32, device="cuda", requires_grad=True)  # 1 MB
-        own = saved_tensors_hooks(lambda one: (one.device, one.to("cpu")), lambda packed: packed[1].to(packed[0]))
+        own = saved_tensors_hooks(pack, lambda packed: packed[1].to(packed[0]))
         with save_on_cpu() if hooks == "save_on_cpu" else own:
             y = Doubled.apply(x, torch.ones(3)).relu().tanh().relu().sigmoid() * torch.tensor(2.0)
         held = torch.cuda.memory_allocated()
         y.backward(torch.ones_like(y))
-        return held, x.grad.device.type, devices
+        return held, x.grad.device.type, devices, packed
 
-    assert gpus(1).run(program)[0] == (2_000_896, "cuda", [["cuda", "cpu"]])  # x and y
+    packed_by_own = ["cuda", "cpu", *["cuda"] * 4, "cpu"] if hooks == "own" else []
+    assert gpus(1).run(program)[0] == (2_000_896, "cuda", [["cuda", "cpu"]], packed_by_own)  # x and y
 
 
 def test_a_state_dict_that_is_offloaded_is_on_the_host(gpus) -> None:
