@@ -544,6 +544,26 @@ def evaluates_a_model_with_buffers_on_one_rank_before_a_barrier() -> None:
     dist.barrier()
 
 
+@fails("mismatch", ranks=2)
+def evaluates_a_model_with_buffers_on_one_rank_before_a_broadcast() -> None:
+    """the ranks disagree about the number of elements in broadcast #4: rank 0: float32 [6]; rank 1: float32 [2]
+      rank 0 called broadcast #4 at test_failures.py line _, in
+            evaluates_a_model_with_buffers_on_one_rank_before_a_broadcast:  model(torch.randn(4, 2))
+      rank 1 called broadcast #4 at test_failures.py line _, in
+            evaluates_a_model_with_buffers_on_one_rank_before_a_broadcast:  dist.broadcast(torch.ones(2), 0)
+    Next: the ranks call from different lines. If these calls are not meant for each other, look for one that only some
+            ranks make. If they are: find why the sizes differ: a different model, order or batch on a rank, a call that
+            a rank skipped earlier (a gradient that is None), or a size that follows the data (torch.bincount needs
+            minlength=). If they are meant to differ, pad the shorter tensors. If the broadcast's line calls a model in
+            DistributedDataParallel, its forward broadcasts buffers, such as BatchNorm's: evaluate `model.module` if not
+            every rank does.
+    """
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)))
+    if rank() == 0:
+        model(torch.randn(4, 2))
+    dist.broadcast(torch.ones(2), 0)
+
+
 @fails("absent", rank=2)
 def never_joins_an_asynchronous_call() -> None:
     """rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in
