@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # imported here because its functions keep the importing rank's group as default
 from torch._library.custom_ops import CustomOpDef as CustomOpDef
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,

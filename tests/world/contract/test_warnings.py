@@ -142,6 +142,24 @@ def returns_a_gradient_in_flight() -> None:
     handles[0][0].wait()
 
 
+def branches_too_early() -> None:
+    x = torch.ones(2)
+    handle = dist.all_reduce(x, async_op=True)
+    torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (x,))
+    handle.wait()
+
+
+def compiles_too_early() -> None:
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiles_too_early(x):
+        return x + 1
+
+    x = torch.ones(2)
+    handle = dist.all_reduce(x, async_op=True)
+    compiles_too_early(x)
+    handle.wait()
+
+
 @pytest.mark.parametrize(
     ("program", "beginning"),
     [
@@ -152,6 +170,8 @@ def returns_a_gradient_in_flight() -> None:
         (receives_into_what_it_sends, "both ranks used a tensor of send before its wait, at"),
         (steps_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
         (reduces_again, "both ranks used a tensor of all_reduce #1 before its wait, at"),
+        (branches_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
+        (compiles_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
     ],
 )
 def test_a_strict_run_finds_tensors_that_are_used_before_the_wait(local_world, program, beginning) -> None:
