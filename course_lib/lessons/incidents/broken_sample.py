@@ -1,7 +1,5 @@
 """Incident: one rank leaves a step out, and trains a model of its own from then on."""
 
-# (A gradient is declared to be None at times; here it never is.)
-
 import random
 from typing import Any
 

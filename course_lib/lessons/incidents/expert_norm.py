@@ -1,7 +1,5 @@
 """Incident: the gradient norm counts every expert once for each rank."""
 
-# (for mypy, a gradient may be None)
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Incident: some ranks have a batch more than the others."""
 
-# (A gradient is declared to be None at times; here it never is.)
-
 import random
 from typing import Any
 

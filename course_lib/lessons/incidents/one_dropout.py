@@ -1,7 +1,5 @@
 """Incident: after a restart all ranks drop the same elements."""
 
-# (for mypy, a gradient may be None)
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Incident: a rank skips a batch that does not fit, and is one batch behind from then on."""
 
-# (A gradient is declared to be None at times; in the edits it never is.)
-
 import random
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Incident: short sequences count more than long ones, by the split into micro-batches and ranks."""
 
-# (for mypy, a gradient may be None)
-
 import random
 from typing import Any
 

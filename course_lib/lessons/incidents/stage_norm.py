@@ -1,7 +1,5 @@
 """Incident: the stages of a pipeline clip by different norms."""
 
-# (for mypy, a gradient may be None)
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """One batch through all ranks, forward and back."""
 
-# (A gradient is declared to be None at times; here it never is.)
-
 import random
 from typing import Any
 

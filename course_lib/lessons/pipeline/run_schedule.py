@@ -1,7 +1,5 @@
 """Micro-batches through a pipeline, in the order of a schedule."""
 
-# (A gradient, and the handle of a send, are declared to be None at times; here they never are.)
-
 import random
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Broadcast, from send and recv."""
 
-# (isend is declared to give None where the rank is not in the group; here it always is.)
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Repair: every rank sends first."""
 
-# (isend is declared to give None where the rank is not in the group; here it always is.)
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """All-gather on a ring."""
 
-# (isend is declared to give None where the rank is not in the group; here it always is.)
-
 import torch
 import torch.distributed as dist
 

@@ -1,7 +1,5 @@
 """Clipping by the norm of all gradients, on a mesh with an axis of ZeRO and an axis of tensor parallel."""
 
-# (for mypy, a gradient may be None)
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gradients that are handed over as soon as they are complete, and that nothing keeps."""
 
-# (for mypy, a gradient may be None)
-
 import random
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,6 @@
 """Repair: a stage 2 in which every parameter has an owner, which keeps its gradient and updates it."""
 
-# (annotations of inner functions are code, which the learner's cell would evaluate; for mypy, a gradient may be None)
+# (annotations of inner functions are code, which the learner's cell would evaluate)
 
 import random
 from collections.abc import Callable
