@@ -133,22 +133,6 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _without_python_object(make: Callable[..., Any]) -> Any:
-    """Return the constructor of tensors wrapped for subclasses. Of numbers or sizes, it first makes a tensor that must
-    not have a Python object yet, and a watcher would give it one."""
-    hidden = unwatched(make)
-
-    def call(*args: Any, **kwargs: Any) -> Any:  # Dynamo compares this signature with that of its own replacement
-        if args[0] is Tensor or isinstance(args[-1], Tensor):
-            return make(*args, **kwargs)
-        result = hidden(*args, **kwargs)
-        if not is_left_out() and (watcher := current()) is not None and not tracing():
-            watcher.made(result, "Tensor")
-        return result
-
-    return untraced(call)
-
-
 # -- kernels -----------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +274,3 @@ _libraries = _register()  # kept, because a Library's kernels disappear when it 
 # long as the process lives, also for later runs: so they are replaced once, and not in each measured run.
 for _device in ("cpu", "cuda"):
     setattr(torch._C._dynamo.guards, f"_empty_strided_{_device}", _allocating(_device))
-
-# Dynamo registers its own replacement of the constructor, when it is imported, for the function that it finds there.
-torch.Tensor.__new__ = _without_python_object(torch.Tensor.__new__)  # type: ignore[method-assign]
