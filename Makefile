@@ -66,7 +66,7 @@ bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
 
 endurance: $(INSTALLED)  ## an hour in one kernel, exercises with every case and more seeds, killed writers of the record, broken worlds of processes, 700 stopped runs
 	ENDURANCE=1000 $(VENV_PYTHON) -m pytest -n 0 tests/progress/test_progress.py -k a_kill_loses_nothing
-	SEEDS=3 $(VENV_PYTHON) -m pytest tests/exercises/test_every_exercise.py
+	SEEDS=3 $(VENV_PYTHON) -m pytest tests/exercises/test_every_exercise.py tests/exercises/test_answers.py
 	ENDURANCE_SECONDS=3600 $(VENV_PYTHON) -m pytest -n 0 -s tests/test_endurance.py
 	ENDURANCE=200 $(VENV_PYTHON) -m pytest -n 0 tests/world/test_processes_failure.py -k many_mixed
 	STOPPED_RUNS=100 $(VENV_PYTHON) -m pytest -n 0 -s tests/world/test_stopped_runs.py

@@ -23,7 +23,9 @@ MORE_RANKS = {"start.first": {6}, "context.ring_attention": {8}}
 """More than four ranks: as many as the first lesson's picture has, and enough to see that memory does not grow."""
 
 SEEDS = int(os.environ.get("SEEDS", "1"))
-"""With how many seeds mistakes and variants are tried: three by `make endurance`. References are tried with nine."""
+"""With how many seeds mistakes and variants are tried: three by `make endurance`. References are tried with nine.
+
+Only `make endurance` compares wrong answers with pairs of mistakes, too."""
 
 each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
 each_mistake = pytest.mark.parametrize(
